@@ -1,0 +1,26 @@
+/** Ends every run with one line that programs can read: `N passed, N failed, N skipped`. */
+import type { Reporter, TestModule } from "vitest/node";
+
+export default class TotalsReporter implements Reporter {
+  onTestRunEnd(modules: readonly TestModule[], errors: readonly unknown[]): void {
+    const count = { passed: 0, failed: 0, skipped: 0, pending: 0 };
+    // A file that cannot be loaded has no tests of its own: it counts as one failure, as does an error outside any test.
+    let broken = errors.length;
+    for (const module of modules) {
+      let tests = 0;
+      for (const test of module.children.allTests()) {
+        count[test.result().state] += 1;
+        tests += 1;
+      }
+      if (tests === 0 && module.state() === "failed") broken += 1;
+    }
+    // biome-ignore lint/suspicious/noConsole: this is the reporter's output
+    setTimeout(
+      () =>
+        console.log(
+          `${count.passed} passed, ${count.failed + broken} failed, ${count.skipped + count.pending} skipped`,
+        ),
+      0,
+    );
+  }
+}
