@@ -1,8 +1,13 @@
-/** Runs once before all tests: the programs under test are built from the sources under test. */
+/** Runs once around all tests: the programs under test are built from the sources under test, and one Postgres serves the run. */
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
+import type { TestProject } from "vitest/node";
+import { PostgresService } from "./postgres-service.ts";
 
-export default function setup(): void {
+export default async function setup(project: TestProject): Promise<() => Promise<void>> {
   const build = fileURLToPath(new URL("../../scripts/build.mjs", import.meta.url));
   execFileSync(process.execPath, [build, "--quiet"], { stdio: "inherit" });
+  const postgres = await PostgresService.start();
+  project.provide("postgresService", postgres.socketPath);
+  return () => postgres.stop();
 }

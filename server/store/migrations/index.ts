@@ -1,0 +1,7 @@
+/** The database's history, oldest first: one file per step, one line here. Steps are only ever added at the end. */
+import { spine } from "./0001-spine.ts";
+import type { Migration } from "./migration.ts";
+
+export type { Migration } from "./migration.ts";
+
+export const migrations: readonly Migration[] = [spine];
