@@ -68,6 +68,7 @@ export const REASONS = {
   PROVISION_TIMEOUT: row(status.DEADLINE_EXCEEDED, "timeout_error", 504),
   MESSAGE_TOO_LARGE: row(status.RESOURCE_EXHAUSTED, "invalid_request_error", 413),
   LIMIT_EXCEEDED: row(status.RESOURCE_EXHAUSTED, "rate_limit_error", 429),
+  DEADLINE_EXCEEDED: row(status.DEADLINE_EXCEEDED, "timeout_error", 504),
   DRAINING: row(status.UNAVAILABLE, "overloaded_error", 529),
   UNAVAILABLE: row(status.UNAVAILABLE, "overloaded_error", 529),
   CANCELLED: row(status.CANCELLED, "api_error", 499),

@@ -1,0 +1,39 @@
+/** The listener's open sockets, by the address and port of their other end. */
+
+import type { Socket } from "node:net";
+import type { Duplex } from "node:stream";
+
+export function peerOf(socket: Socket): string {
+  return `${socket.remoteAddress}:${socket.remotePort}`;
+}
+
+export class Connections {
+  private readonly sockets = new Map<string, Set<Duplex>>();
+
+  /** Keeps the socket until it closes; a TLS socket is kept under the peer of the socket below it. */
+  add(peer: string, socket: Duplex): void {
+    const known = this.sockets.get(peer) ?? new Set();
+    known.add(socket);
+    this.sockets.set(peer, known);
+    socket.once("close", () => {
+      known.delete(socket);
+      if (known.size === 0 && this.sockets.get(peer) === known) this.sockets.delete(peer);
+    });
+  }
+
+  /** Ends the connection at once, without waiting for anything the other side should send. */
+  destroyPeer(peer: string): boolean {
+    const known = this.sockets.get(peer);
+    if (known === undefined) return false;
+    for (const socket of [...known].reverse()) socket.destroy();
+    return true;
+  }
+
+  destroyAll(): void {
+    for (const peer of [...this.sockets.keys()]) this.destroyPeer(peer);
+  }
+
+  get size(): number {
+    return this.sockets.size;
+  }
+}

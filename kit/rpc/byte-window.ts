@@ -1,0 +1,44 @@
+/** Pushes back on whoever writes faster than the other side reads, counted in bytes. */
+import type { Writable } from "node:stream";
+import { STREAM_WINDOW_BYTES } from "../limits.ts";
+
+/**
+ * Writes encoded messages to a grpc-js stream. At most `STREAM_WINDOW_BYTES` and one message wait in memory: grpc-js
+ * itself counts messages, sixteen of them, whatever their size.
+ */
+export class ByteWindow {
+  private readonly stream: Writable;
+  private queuedBytes = 0;
+  private closedWith: { reason: unknown } | undefined;
+  private waiters: { resolve: () => void; reject: (reason: unknown) => void }[] = [];
+
+  constructor(stream: Writable) {
+    this.stream = stream;
+  }
+
+  /** Resolves when there is room for the next message, or undefined if there is room already. Rejects once closed. */
+  write(message: Buffer): Promise<void> | undefined {
+    if (this.closedWith !== undefined) return Promise.reject(this.closedWith.reason);
+    this.queuedBytes += message.length;
+    this.stream.write(message, () => this.written(message.length));
+    if (this.queuedBytes < STREAM_WINDOW_BYTES) return undefined;
+    return new Promise((resolve, reject) => this.waiters.push({ resolve, reject }));
+  }
+
+  /** Nothing can be written any more; those who wait are told why. */
+  close(reason: unknown): void {
+    if (this.closedWith !== undefined) return;
+    this.closedWith = { reason };
+    const waiters = this.waiters;
+    this.waiters = [];
+    for (const waiter of waiters) waiter.reject(reason);
+  }
+
+  private written(bytes: number): void {
+    this.queuedBytes -= bytes;
+    if (this.waiters.length === 0 || this.queuedBytes > STREAM_WINDOW_BYTES / 2) return;
+    const waiters = this.waiters;
+    this.waiters = [];
+    for (const waiter of waiters) waiter.resolve();
+  }
+}
