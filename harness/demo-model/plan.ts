@@ -51,12 +51,19 @@ interface Turn {
   isFirstAnswer: boolean;
 }
 
-/** The next response to `messages`, using whichever of `bash`, `read` and `write` are among `toolNames`. */
-export function plan(messages: readonly RequestMessage[], toolNames: readonly string[]): PlannedBlock[] {
+/**
+ * The next response to `messages`, using whichever of `bash`, `read` and `write` are among `toolNames`.
+ * `notice` opens the first answer of a conversation and every explanation; an empty one is left out.
+ */
+export function plan(
+  messages: readonly RequestMessage[],
+  toolNames: readonly string[],
+  notice: string = DEMO_NOTICE,
+): PlannedBlock[] {
   const turn = readTurn(messages);
   const directives = parseDirectives(turn.text);
-  const opening = turn.isFirstAnswer ? [DEMO_NOTICE] : [];
-  if (directives.length === 0) return [text([DEMO_NOTICE, GRAMMAR_HELP])];
+  const opening = turn.isFirstAnswer && notice !== "" ? [notice] : [];
+  if (directives.length === 0) return [text(notice === "" ? [GRAMMAR_HELP] : [notice, GRAMMAR_HELP])];
 
   const offered = (call: Call) => toolNames.includes(call.name);
   const first = directives.map(firstCall).filter(offered);
