@@ -9,6 +9,7 @@ export function peerOf(socket: Socket): string {
 
 export class Connections {
   private readonly sockets = new Map<string, Set<Duplex>>();
+  private waiters: (() => void)[] = [];
 
   /** Keeps the socket until it closes; a TLS socket is kept under the peer of the socket below it. */
   add(peer: string, socket: Duplex): void {
@@ -18,7 +19,14 @@ export class Connections {
     socket.once("close", () => {
       known.delete(socket);
       if (known.size === 0 && this.sockets.get(peer) === known) this.sockets.delete(peer);
+      if (this.sockets.size === 0) for (const wake of this.waiters.splice(0)) wake();
     });
+  }
+
+  /** Resolves once no socket is open. */
+  whenEmpty(): Promise<void> {
+    if (this.sockets.size === 0) return Promise.resolve();
+    return new Promise((resolve) => this.waiters.push(resolve));
   }
 
   /** Ends the connection at once, without waiting for anything the other side should send. */

@@ -156,13 +156,13 @@ class PortListener implements Listener {
     for (const session of this.http2Sessions) session.close();
     this.http1.close();
     this.http1.closeIdleConnections();
-    const drained = Promise.all([serverClosed, grpcDone]);
+    const drained = Promise.all([serverClosed, grpcDone, this.sockets.whenEmpty()]);
     try {
       await within(this.clock, graceMs, drained, () => new Error("grace is over"));
     } catch {
       this.options.grpcServer.forceShutdown();
       this.sockets.destroyAll();
-      await serverClosed;
+      await Promise.all([serverClosed, this.sockets.whenEmpty()]);
     }
   }
 
@@ -231,7 +231,10 @@ class PortListener implements Listener {
       },
     });
     server.on("secureConnection", (socket) => this.acceptTls(socket));
-    server.on("tlsClientError", (error) => this.options.log.debug({ err: error }, "a TLS handshake failed"));
+    server.on("tlsClientError", (error, socket) => {
+      this.options.log.debug({ err: error }, "a TLS handshake failed");
+      socket.destroy(); // Node leaves one that took too long open
+    });
     this.stopWatching = watchTlsFiles(files, secure, {
       clock: this.clock,
       periodMs: this.options.tlsPollMs ?? DEFAULT_TLS_POLL_MS,

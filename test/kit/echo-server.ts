@@ -9,6 +9,7 @@ import type { RpcInterceptor } from "../../kit/rpc/pipeline.ts";
 import { reflectionServices } from "../../kit/rpc/reflection.ts";
 import { bindService } from "../../kit/rpc/service.ts";
 import { validationInterceptor } from "../../kit/rpc/validation.ts";
+import { Health } from "../../proto/gen/grpc/health/v1/health_pb.js";
 import { EchoRecorder } from "./echo-service.ts";
 import { EchoService } from "./proto/echo_pb.ts";
 
@@ -27,7 +28,7 @@ export async function startEchoServer(
   const services = [
     bindService(EchoService, recorder.implementation()),
     health.bind(),
-    ...reflectionServices([EchoService]),
+    ...reflectionServices([EchoService, Health]),
   ];
   const interceptors = options.interceptors ?? [validationInterceptor()];
   const grpcServer = createGrpcServer();
