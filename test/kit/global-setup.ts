@@ -9,5 +9,13 @@ export default async function setup(project: TestProject): Promise<() => Promise
   execFileSync(process.execPath, [build, "--quiet"], { stdio: "inherit" });
   const postgres = await PostgresService.start();
   project.provide("postgresService", postgres.socketPath);
-  return () => postgres.stop();
+  return async () => {
+    try {
+      await postgres.stop();
+    } catch (error) {
+      // The runner reports a failed teardown, but ends with 0.
+      process.exitCode = 1;
+      throw error;
+    }
+  };
 }

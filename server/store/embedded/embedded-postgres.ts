@@ -8,7 +8,7 @@
  */
 import { Backoff } from "../../../kit/backoff.ts";
 import type { Clock } from "../../../kit/clock.ts";
-import { messageOf } from "../../../kit/errors.ts";
+import { isTendonError, messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
 import type { DirectConnection } from "../postgres/direct-connection.ts";
 import { ensureCluster } from "./cluster.ts";
@@ -49,8 +49,8 @@ export interface EmbeddedPostgres {
 /** Recovery after a crash reads at most `max_wal_size` of log: seconds. */
 const READY_WITHIN_MS = 60_000;
 
-/** How long the rest of an old Postgres, or one that is just stopping, may keep the cluster. */
-const TAKE_OVER_WITHIN_MS = 15_000;
+/** How long the rest of an old Postgres, one that is just stopping, or recovery may keep us waiting. */
+const TAKE_OVER_WITHIN_MS = 30_000;
 const AGAIN_AFTER_MS = 100;
 
 const LOG_CHECK_EVERY_MS = 60_000;
@@ -74,44 +74,48 @@ export async function startEmbeddedPostgres(options: EmbeddedPostgresOptions): P
   const running = await bringUp(placement, options);
   const { pid, adopted } = running.postmaster;
   log.info(
-    { pid, adopted, runAs: placement.runAs.kind, tookMs: Math.round(clock.monotonicMs() - startedMs) },
+    {
+      postgresPid: pid,
+      adopted,
+      runAs: placement.runAs.kind,
+      tookMs: Math.round(clock.monotonicMs() - startedMs),
+    },
     adopted ? "took over the running Postgres" : "Postgres is running",
   );
   return new OwnedPostgres(placement, options, running);
 }
 
-/** One pass of find or start, wait, claim; repeated while another start, or an old Postgres' end, is under way. */
+/** Find or start, wait, claim; again while an old Postgres' end, another start, or recovery after a crash is under way. */
 async function bringUp(placement: Placement, options: EmbeddedPostgresOptions): Promise<Running> {
-  const { dataDir, clock, log } = options;
+  const { clock, log } = options;
   const deadlineMs = clock.monotonicMs() + TAKE_OVER_WITHIN_MS;
   for (;;) {
     const found = await findPostmaster(placement.cluster);
     const postmaster = found ?? (await spawnPostmaster(placement, await ensureSocketDir(placement)));
     const outcome = await claim(postmaster, placement, options);
-    if (outcome !== "again") return outcome;
-    if (clock.monotonicMs() >= deadlineMs) {
-      throw new EmbeddedPostgresError(
-        "in_use",
-        `Another Postgres still has the database of ${dataDir}: wait until it has ended, or look for it with ps; more in ${placement.logPath}.`,
-      );
-    }
-    log.debug({ cluster: placement.cluster }, "the cluster is still held; trying again");
+    if (!("notYet" in outcome)) return outcome;
+    if (clock.monotonicMs() >= deadlineMs) throw new EmbeddedPostgresError("failed", outcome.notYet);
+    log.debug({ cluster: placement.cluster, reason: outcome.notYet }, "Postgres is not ours yet");
     await clock.sleep(AGAIN_AFTER_MS);
   }
 }
 
+/** Ours, or why not yet, in the words to end with if it stays so. */
 async function claim(
   postmaster: Postmaster,
   placement: Placement,
   { dataDir, clock }: EmbeddedPostgresOptions,
-): Promise<Running | "again"> {
+): Promise<Running | { notYet: string }> {
+  const { cluster, logPath } = placement;
   let owner: DirectConnection | undefined;
   try {
     const socketDir = await untilReady(postmaster, placement, clock, READY_WITHIN_MS);
     if (socketDir === undefined) {
       const failure = postmaster.adopted ? "again" : await startFailure(postmaster, placement);
       if (failure !== "again") throw failure;
-      return "again";
+      return {
+        notYet: `Another Postgres still has ${cluster}: wait until it has ended, or look for it with ps; more in ${logPath}.`,
+      };
     }
     owner = await claimOwnership(socketDir, dataDir, clock);
     await ensureDatabase(owner);
@@ -119,27 +123,14 @@ async function claim(
   } catch (error) {
     // O1: someone else's now, also when we started it.
     if (error instanceof EmbeddedPostgresError && error.problem === "in_use") throw error;
-    const gone = !(await postmaster.alive());
     if (!postmaster.adopted) await stopPostmaster(postmaster, clock);
     await owner?.close();
     if (error instanceof EmbeddedPostgresError) throw error;
-    // Its former owner was stopping it.
-    if (postmaster.adopted && (gone || (await endsSoon(postmaster, clock)))) return "again";
-    throw new EmbeddedPostgresError(
-      "failed",
-      `Postgres (process ${postmaster.pid}) runs on ${placement.cluster} but does not answer: ${messageOf(error)}. End it with kill -INT ${postmaster.pid} and start again.`,
-      { cause: error },
-    );
+    const message = `Postgres (process ${postmaster.pid}) runs on ${cluster} but does not answer: ${messageOf(error)}. End it with kill -INT ${postmaster.pid} and start again.`;
+    // Its former owner is just stopping it, or it recovers from a crash.
+    if (postmaster.adopted && isTendonError(error, "UNAVAILABLE")) return { notYet: message };
+    throw new EmbeddedPostgresError("failed", message, { cause: error });
   }
-}
-
-async function endsSoon(postmaster: Postmaster, clock: Clock): Promise<boolean> {
-  const deadlineMs = clock.monotonicMs() + TAKE_OVER_WITHIN_MS;
-  while (clock.monotonicMs() < deadlineMs) {
-    if (!(await postmaster.alive())) return true;
-    await clock.sleep(AGAIN_AFTER_MS);
-  }
-  return false;
 }
 
 class OwnedPostgres implements EmbeddedPostgres {
@@ -200,9 +191,12 @@ class OwnedPostgres implements EmbeddedPostgres {
     for (let attempt = 0; attempt < REVIVE_ATTEMPTS; attempt++) {
       try {
         await clock.sleep(this.backoff.nextDelayMs(), stop);
-        log.warn({ pid: this.pid }, "the connection to the embedded Postgres ended; bringing it back");
+        log.warn(
+          { postgresPid: this.pid },
+          "the connection to the embedded Postgres ended; bringing it back",
+        );
         this.running = await bringUp(this.placement, this.options);
-        log.info({ pid: this.pid }, "Postgres is running again");
+        log.info({ postgresPid: this.pid }, "Postgres is running again");
         this.watch(this.running);
         return;
       } catch (error) {
