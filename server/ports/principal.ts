@@ -27,7 +27,7 @@ export type Principal =
       readonly workspaceId: string;
       readonly epoch: bigint;
     }
-  /** Shows no credential; may only enrol and ask for health. */
+  /** Shows no credential; may only enrol, ask for health and read the contract. */
   | { readonly kind: "anonymous" };
 
 export type PrincipalKind = Principal["kind"];

@@ -14,6 +14,8 @@ export interface Advance {
   readonly head: bigint;
   /** Whether the session may have work that no brain has seen. A hint: the dispatcher asks the database. */
   readonly hasWork: boolean;
+  /** Set when this replica appended it under a lease: then its holder knows these events already. */
+  readonly byLease?: { readonly leaseId: string; readonly firstPosition: bigint };
 }
 
 export interface SessionLog {

@@ -1,0 +1,309 @@
+/**
+ * Hands sessions with work to connected harnesses. One runs in each replica; the database decides who wins.
+ *
+ * D1 What has work is asked of the database; hints only say when to ask. A lost hint costs one poll.
+ * D2 An assignment is sent after the lease is committed, and never under a lease that this replica did not take or re-attach.
+ * D3 The connection that a lease belongs to is found in `connections`; a connection that ended leaves it at once, and its
+ *    leases are freed only if they are still this replica's and nobody re-attached them within the grace.
+ */
+import { create } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import type { Clock } from "../../kit/clock.ts";
+import { messageOf } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import type { Logger } from "../../kit/log.ts";
+import { LeaseProofSchema } from "../../proto/gen/tendon/v1/event_pb.js";
+import { ToolDescriptionSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { AssignmentSchema, SlotToolsSchema } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import type { HandControl } from "../ports/hand-control.ts";
+import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { SessionDirectory } from "../ports/session-directory.ts";
+import type { Advance, SessionLog } from "../ports/session-log.ts";
+import type { SessionTokens } from "../ports/session-tokens.ts";
+import type { AcquiredLease, LeaseStore, WaitingSession } from "../store/leases.ts";
+import type { HarnessConnection } from "./harness-connection.ts";
+import { HeldSession } from "./held-session.ts";
+import {
+  ABANDONED_GRACE_MS,
+  LOG_MESSAGE_BYTES,
+  PARALLEL_ASSIGNMENTS,
+  POLL_EVERY_MS,
+  REATTACH_GRACE_MS,
+  WORK_BATCH,
+} from "./limits.ts";
+import { giveUpEvents, rescheduledEvent } from "./outcomes.ts";
+import { choose, isPoison, mustRunAlone } from "./rules.ts";
+
+export interface DispatcherDeps {
+  readonly leases: LeaseStore;
+  readonly sessionLog: SessionLog;
+  readonly sessions: SessionDirectory;
+  readonly hands: HandControl;
+  readonly tokens: SessionTokens;
+  readonly proxies: ProxyDirectory;
+  readonly replicaId: string;
+  readonly leaseTtlMs: number;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export class Dispatcher {
+  private readonly deps: DispatcherDeps;
+  private readonly connections = new Set<HarnessConnection>();
+  /** Held sessions of this replica, by session id. */
+  private readonly held = new Map<string, { session: HeldSession; connection: HarnessConnection }>();
+  private readonly assigning = new Set<string>();
+  private readonly stops: (() => void)[] = [];
+  private round: Promise<void> | undefined;
+  private roundAgain = false;
+  private stopped = false;
+
+  constructor(deps: DispatcherDeps) {
+    this.deps = deps;
+  }
+
+  start(): void {
+    const { sessionLog, clock } = this.deps;
+    this.stops.push(sessionLog.onAdvance((advance) => this.advanced(advance)));
+    this.stops.push(clock.every(POLL_EVERY_MS, () => void this.poll()));
+  }
+
+  async stop(): Promise<void> {
+    this.stopped = true;
+    for (const stop of this.stops.splice(0)) stop();
+    await this.round;
+  }
+
+  join(connection: HarnessConnection): void {
+    this.connections.add(connection);
+    this.look();
+  }
+
+  /** The connection's stream ended. Its leases wait a moment for the same harness to attach again (E2). */
+  leave(connection: HarnessConnection, how: "goodbye" | "broken"): void {
+    this.connections.delete(connection);
+    const sessions = [...connection.held.values()];
+    for (const session of sessions) {
+      connection.drop(session);
+      if (this.held.get(session.sessionId)?.session === session) this.held.delete(session.sessionId);
+    }
+    // A server that stops or dies frees nothing: the harness attaches to another replica, or the TTL passes.
+    if (this.stopped || sessions.length === 0) return;
+    const free = () => void this.freeAll(sessions, how === "broken");
+    if (how === "goodbye") free();
+    else this.deps.clock.after(REATTACH_GRACE_MS, free);
+  }
+
+  /** Makes the connection the holder of a lease that was acquired or re-attached. */
+  hold(connection: HarnessConnection, lease: AcquiredLease, known: bigint): HeldSession {
+    const { sessionLog, log } = this.deps;
+    const session = new HeldSession(lease, known, {
+      sessionLog,
+      log,
+      send: (message) => connection.send(message),
+    });
+    this.held.get(lease.sessionId)?.session.close();
+    connection.held.set(lease.leaseId, session);
+    if (mustRunAlone(lease)) connection.reserved = true;
+    this.held.set(lease.sessionId, { session, connection });
+    return session;
+  }
+
+  async release(
+    connection: HarnessConnection,
+    leaseId: string,
+    how: { restedPosition: bigint | undefined; retryAfterMs: number | undefined },
+  ): Promise<void> {
+    const session = connection.held.get(leaseId);
+    if (session !== undefined) {
+      connection.drop(session);
+      if (this.held.get(session.sessionId)?.session === session) this.held.delete(session.sessionId);
+    }
+    const { hasWork } = await this.deps.leases.release({ leaseId, ...how });
+    if (hasWork || connection.sessions + 1 >= connection.capacity) this.look();
+  }
+
+  /** A holder on this replica, if there is one, is told that its lease is over. */
+  lose(sessionId: string, detail: string): void {
+    const holder = this.held.get(sessionId);
+    if (holder === undefined) return;
+    this.held.delete(sessionId);
+    holder.connection.lose(holder.session.leaseId, detail);
+  }
+
+  /** Looks for work now; asked while it looks, it looks once more. */
+  look(): void {
+    if (this.stopped) return;
+    this.roundAgain = true;
+    this.round ??= this.rounds().finally(() => {
+      this.round = undefined;
+    });
+  }
+
+  private advanced(advance: Advance): void {
+    this.held.get(advance.sessionId)?.session.advanced(advance);
+    if (!advance.hasWork || this.held.has(advance.sessionId) || this.stopped) return;
+    // With room everywhere nobody is waiting, and the session can be taken without asking for the fair order.
+    if (this.assigning.size < PARALLEL_ASSIGNMENTS && this.round === undefined)
+      void this.tryOne(advance.sessionId);
+    else this.look();
+  }
+
+  private async tryOne(sessionId: string): Promise<void> {
+    try {
+      const waiting = await this.deps.leases.findWaiting(sessionId);
+      if (waiting !== undefined) await this.assign(waiting);
+    } catch (error) {
+      this.deps.log.warn(
+        { sessionId, error: messageOf(error) },
+        "could not assign a session; the next poll tries again",
+      );
+    }
+  }
+
+  private async rounds(): Promise<void> {
+    while (this.roundAgain && !this.stopped) {
+      this.roundAgain = false;
+      try {
+        await this.oneRound();
+      } catch (error) {
+        this.deps.log.warn({ error: messageOf(error) }, "could not look for work; the next poll tries again");
+      }
+    }
+  }
+
+  private async oneRound(): Promise<void> {
+    while (
+      !this.stopped &&
+      [...this.connections].some(
+        (connection) => connection.sessions < connection.capacity && !connection.leaving,
+      )
+    ) {
+      const waiting = await this.deps.leases.findWork(WORK_BATCH);
+      let assigned = 0;
+      for (let i = 0; i < waiting.length; i += PARALLEL_ASSIGNMENTS) {
+        const outcomes = await Promise.all(
+          waiting.slice(i, i + PARALLEL_ASSIGNMENTS).map((session) => this.assign(session)),
+        );
+        assigned += outcomes.filter(Boolean).length;
+      }
+      if (assigned === 0 || waiting.length < WORK_BATCH) return;
+    }
+  }
+
+  /** Takes the lease for a harness that has room, and sends the session there. False when nobody took it. */
+  private async assign(waiting: WaitingSession): Promise<boolean> {
+    const { sessionId } = waiting;
+    if (this.assigning.has(sessionId) || this.held.has(sessionId)) return false;
+    const candidates = [...this.connections].filter(
+      (connection) => connection.workspaceId === undefined || connection.workspaceId === waiting.workspaceId,
+    );
+    const connection = choose(candidates, waiting);
+    if (connection === undefined) return false;
+    this.assigning.add(sessionId);
+    connection.pending += 1;
+    if (mustRunAlone(waiting)) connection.reserved = true;
+    try {
+      const lease = await this.deps.leases.acquire({
+        sessionId,
+        leaseId: newId("lease"),
+        harnessId: connection.instanceId,
+        replicaId: this.deps.replicaId,
+        ttlMs: this.deps.leaseTtlMs,
+      });
+      if (lease === undefined) return false;
+      await this.deliver(connection, lease);
+      return true;
+    } finally {
+      connection.pending -= 1;
+      if (connection.sessions === 0) connection.reserved = false;
+      this.assigning.delete(sessionId);
+    }
+  }
+
+  private async deliver(connection: HarnessConnection, lease: AcquiredLease): Promise<void> {
+    if (isPoison(lease)) return this.giveUp(lease);
+    try {
+      const assignment = await this.prepare(lease);
+      if (!this.connections.has(connection)) throw new Error("the harness left meanwhile");
+      const session = this.hold(connection, lease, assignment.tail.at(-1)?.position ?? 0n);
+      session.tokenIssuedAtMs = this.deps.clock.nowMs();
+      connection.send({ case: "assignment", value: assignment });
+    } catch (error) {
+      this.deps.log.warn(
+        { sessionId: lease.sessionId, error: messageOf(error) },
+        "could not deliver an assignment",
+      );
+      await this.deps.leases.free({ leaseId: lease.leaseId, replicaId: this.deps.replicaId, crashed: false });
+    }
+  }
+
+  private async prepare(lease: AcquiredLease) {
+    const { sessionId, workspaceId, epoch } = lease;
+    const { sessionLog, sessions, hands, tokens, proxies } = this.deps;
+    const session = await sessions.get(sessionId);
+    const [tail, slots, sessionToken] = await Promise.all([
+      sessionLog.readTail({ sessionId, maxBytes: LOG_MESSAGE_BYTES }),
+      hands.slotTools(session),
+      tokens.issue({ sessionId, workspaceId, epoch }),
+    ]);
+    return create(AssignmentSchema, {
+      lease: create(LeaseProofSchema, { leaseId: lease.leaseId, epoch }),
+      expiresAt: timestampFromDate(lease.expiresAt),
+      session: session.message,
+      tail: tail.events,
+      slots: slots.map(({ slot, digest, tools }) =>
+        create(SlotToolsSchema, {
+          slot,
+          digest,
+          tools: tools.map((tool) => create(ToolDescriptionSchema, tool)),
+        }),
+      ),
+      proxyUrl: proxies.anyUrl(),
+      sessionToken: sessionToken.token,
+      silentDeaths: lease.silentDeaths,
+    });
+  }
+
+  /** The session has killed even the harness that it had for itself: its turn ends, and the next message starts afresh. */
+  private async giveUp(lease: AcquiredLease): Promise<void> {
+    const { sessionId, leaseId, epoch } = lease;
+    const proof = create(LeaseProofSchema, { leaseId, epoch });
+    await this.deps.sessionLog.append({ sessionId, events: giveUpEvents(lease.silentDeaths), lease: proof });
+    await this.deps.leases.giveUp(sessionId);
+    await this.deps.leases.release({ leaseId, restedPosition: undefined, retryAfterMs: undefined });
+  }
+
+  private async freeAll(sessions: readonly HeldSession[], crashed: boolean): Promise<void> {
+    for (const { sessionId, leaseId } of sessions) {
+      // Attached again meanwhile: the lease has a holder.
+      if (this.held.get(sessionId)?.session.leaseId === leaseId) continue;
+      try {
+        await this.deps.leases.free({ leaseId, replicaId: this.deps.replicaId, crashed });
+      } catch (error) {
+        this.deps.log.warn(
+          { sessionId, error: messageOf(error) },
+          "could not free a lease; it runs out by itself",
+        );
+      }
+    }
+    this.look();
+  }
+
+  private async poll(): Promise<void> {
+    this.look();
+    try {
+      for (const sessionId of await this.deps.leases.findAbandoned({
+        graceMs: ABANDONED_GRACE_MS,
+        limit: WORK_BATCH,
+      })) {
+        await this.deps.sessionLog.append({ sessionId, events: [rescheduledEvent()] });
+      }
+    } catch (error) {
+      this.deps.log.warn(
+        { error: messageOf(error) },
+        "could not look for abandoned sessions; the next poll tries again",
+      );
+    }
+  }
+}

@@ -1,0 +1,28 @@
+/** Events that the server appends when no brain can. */
+import { create } from "@bufbuild/protobuf";
+import { type EventInput, EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
+
+const event = (type: string, payload: object): EventInput =>
+  create(EventInputSchema, { type, payload: JSON.stringify(payload) });
+
+/** A session that says `running` has had no brain for too long (E3). */
+export function rescheduledEvent(): EventInput {
+  return event("session.status_rescheduled", { reason: { part: "harness", reason: "NO_LIVE_LEASE" } });
+}
+
+/** A session that kills whoever runs it stops until a client says something new (E4). */
+export function giveUpEvents(deaths: number): EventInput[] {
+  const message = `The harness running this session died ${deaths} times in a row before it could record anything. The turn was given up.`;
+  return [
+    event("session.error", {
+      error: {
+        type: "unknown_error",
+        message,
+        retry_status: { type: "exhausted" },
+        part: "harness",
+        reason: "HARNESS_DIED",
+      },
+    }),
+    event("session.status_idle", { stop_reason: { type: "retries_exhausted" }, stop_details: null }),
+  ];
+}

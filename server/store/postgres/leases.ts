@@ -1,0 +1,170 @@
+/** Leases live in the session's row: the row lock that an append takes is also what an epoch is checked under (E1). */
+import { notFound, TendonError } from "../../../kit/errors.ts";
+import type { AcquiredLease, LeaseStore, WaitingSession } from "../leases.ts";
+import type { Pool } from "./pool.ts";
+
+const HAS_WORK = "work_position > rested_position and archived_at is null";
+const WAITS = `${HAS_WORK} and (not_before is null or not_before <= clock_timestamp())
+  and (lease_id is null or lease_expires_at <= clock_timestamp())`;
+const WAITING_COLUMNS = `session_id, workspace_id, silent_deaths, coalesce(nullif(agent::json #>> '{spec,loop}', ''), 'claude') as loop`;
+const LEASE_COLUMNS = "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths";
+const END_LEASE =
+  "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = null";
+
+/** How many of each workspace's waiting sessions are looked at to find the fair order. */
+const FAIRNESS_WINDOW = 2_000;
+
+interface WaitingRow {
+  session_id: string;
+  workspace_id: string;
+  silent_deaths: number;
+  loop: string;
+}
+
+interface LeaseRow {
+  session_id: string;
+  workspace_id: string;
+  lease_id: string;
+  lease_epoch: number;
+  lease_expires_at: Date;
+  silent_deaths: number;
+}
+
+export function createLeaseStore(pool: Pool): LeaseStore {
+  return {
+    async findWork(limit) {
+      const { rows } = await pool.query<WaitingRow>(
+        `select session_id, workspace_id, silent_deaths, loop from (
+           select *, row_number() over (partition by workspace_id order by work_since) as turn
+           from (select ${WAITING_COLUMNS}, work_since from sessions where ${WAITS} order by work_since limit ${FAIRNESS_WINDOW}) waiting
+         ) ranked order by turn, work_since limit $1`,
+        [limit],
+      );
+      return rows.map(toWaiting);
+    },
+    async findWaiting(sessionId) {
+      const { rows } = await pool.query<WaitingRow>(
+        `select ${WAITING_COLUMNS} from sessions where session_id = $1 and ${WAITS}`,
+        [sessionId],
+      );
+      return rows[0] && toWaiting(rows[0]);
+    },
+    async acquire({ sessionId, leaseId, harnessId, replicaId, ttlMs }) {
+      // A lease that is still named here has expired: its holder is gone or hangs, and nobody has counted that yet.
+      const { rows } = await pool.query<LeaseRow>(
+        `update sessions set
+           silent_deaths = case when lease_id is null then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end,
+           lease_id = $2, lease_epoch = lease_epoch + 1, lease_harness_id = $3, lease_replica_id = $4,
+           lease_expires_at = clock_timestamp() + $5 * interval '1 millisecond', lease_head = head, not_before = null
+         where session_id = $1 and ${WAITS} returning ${LEASE_COLUMNS}`,
+        [sessionId, leaseId, harnessId, replicaId, ttlMs],
+      );
+      return rows[0] && toLease(rows[0]);
+    },
+    async renew({ leaseIds, harnessId, ttlMs }) {
+      const { rows } = await pool.query<{ lease_id: string; lease_expires_at: Date }>(
+        `update sessions set lease_expires_at = clock_timestamp() + $3 * interval '1 millisecond'
+         where session_id in (
+           select session_id from sessions where lease_id = any($1) and lease_harness_id = $2
+             and lease_expires_at > clock_timestamp() order by session_id for no key update
+         ) returning lease_id, lease_expires_at`,
+        [leaseIds, harnessId, ttlMs],
+      );
+      const ends = rows.map((row) => row.lease_expires_at.getTime());
+      return {
+        leaseIds: rows.map((row) => row.lease_id),
+        expiresAt: new Date(Math.min(...ends, pool.clock.nowMs() + ttlMs)),
+      };
+    },
+    async reattach({ sessionId, leaseId, epoch, harnessId, replicaId, ttlMs }) {
+      const { rows } = await pool.query<LeaseRow>(
+        `update sessions set lease_replica_id = $5, lease_expires_at = clock_timestamp() + $6 * interval '1 millisecond'
+         where session_id = $1 and lease_id = $2 and lease_epoch = $3 and lease_harness_id = $4
+           and lease_expires_at > clock_timestamp() returning ${LEASE_COLUMNS}`,
+        [sessionId, leaseId, epoch, harnessId, replicaId, ttlMs],
+      );
+      return rows[0] && toLease(rows[0]);
+    },
+    ...endings(pool),
+  };
+}
+
+function endings(
+  pool: Pool,
+): Pick<LeaseStore, "release" | "free" | "withdraw" | "wake" | "giveUp" | "findAbandoned"> {
+  return {
+    async release({ leaseId, restedPosition, retryAfterMs }) {
+      const { rows } = await pool.query<{ has_work: boolean }>(
+        `update sessions set ${END_LEASE}, silent_deaths = 0,
+           rested_position = greatest(rested_position, coalesce($2, rested_position)),
+           not_before = case when $3::bigint is null then null else clock_timestamp() + $3 * interval '1 millisecond' end
+         where lease_id = $1 returning ${HAS_WORK} as has_work`,
+        [leaseId, restedPosition ?? null, retryAfterMs ?? null],
+      );
+      return { released: rows.length > 0, hasWork: rows[0]?.has_work ?? false };
+    },
+    async free({ leaseId, replicaId, crashed }) {
+      const { rows } = await pool.query<{ session_id: string }>(
+        `update sessions set ${END_LEASE},
+           silent_deaths = case when not $3 then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end
+         where lease_id = $1 and lease_replica_id = $2 returning session_id`,
+        [leaseId, replicaId, crashed],
+      );
+      return rows[0] && { sessionId: rows[0].session_id };
+    },
+    async withdraw(sessionId) {
+      const { rows } = await pool.query<{ lease_id: string }>(
+        `with held as (select session_id, lease_id from sessions where session_id = $1 and lease_id is not null for update)
+         update sessions s set ${END_LEASE}, lease_epoch = lease_epoch + 1 from held where s.session_id = held.session_id
+         returning held.lease_id`,
+        [sessionId],
+      );
+      return rows[0] && { leaseId: rows[0].lease_id };
+    },
+    async wake(sessionId) {
+      const { rows } = await pool.query<{ archived: boolean; has_work: boolean }>(
+        `update sessions set not_before = null where session_id = $1
+         returning archived_at is not null as archived, ${HAS_WORK} as has_work`,
+        [sessionId],
+      );
+      const row = rows[0];
+      if (row === undefined) throw notFound("session", sessionId);
+      if (row.archived) throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived`);
+      return { hasWork: row.has_work };
+    },
+    async giveUp(sessionId) {
+      await pool.query(
+        `update sessions set rested_position = work_position, silent_deaths = 0 where session_id = $1`,
+        [sessionId],
+      );
+    },
+    async findAbandoned({ graceMs, limit }) {
+      const { rows } = await pool.query<{ session_id: string }>(
+        `select session_id from sessions where status = 'running' and archived_at is null
+           and coalesce(lease_expires_at, updated_at) < clock_timestamp() - $1 * interval '1 millisecond' limit $2`,
+        [graceMs, limit],
+      );
+      return rows.map((row) => row.session_id);
+    },
+  };
+}
+
+function toWaiting(row: WaitingRow): WaitingSession {
+  return {
+    sessionId: row.session_id,
+    workspaceId: row.workspace_id,
+    loop: row.loop,
+    silentDeaths: row.silent_deaths,
+  };
+}
+
+function toLease(row: LeaseRow): AcquiredLease {
+  return {
+    sessionId: row.session_id,
+    workspaceId: row.workspace_id,
+    leaseId: row.lease_id,
+    epoch: BigInt(row.lease_epoch),
+    expiresAt: row.lease_expires_at,
+    silentDeaths: row.silent_deaths,
+  };
+}
