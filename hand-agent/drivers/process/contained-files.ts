@@ -1,0 +1,217 @@
+/** The file primitives of a process hand: done by the agent, contained by `locate`, owned by the hand's uid. */
+import { randomBytes } from "node:crypto";
+import { constants } from "node:fs";
+import { type FileHandle, lstat, mkdir, open, readdir, rename, unlink } from "node:fs/promises";
+import { join } from "node:path";
+import { FileError, type FileStat, type WalkEntry, type WalkOptions } from "../driver.ts";
+import { asFileError, Dir, type LocateOptions, locate, type Place } from "./contained-path.ts";
+
+const CHUNK_BYTES = 64 * 1024;
+const DEFAULT_MAX_DEPTH = 40;
+
+export interface ContainedFilesOptions {
+  readonly roots: readonly string[];
+  /** Who owns what is made here; undefined: the agent itself. */
+  readonly owner: { readonly uid: number; readonly gid: number } | undefined;
+}
+
+export class ContainedFiles {
+  private readonly options: ContainedFilesOptions;
+
+  constructor(options: ContainedFilesOptions) {
+    this.options = options;
+  }
+
+  stat(path: string): Promise<FileStat> {
+    return this.at(path, {}, async ({ dir, name, path: real }) => {
+      const stat = await lstat(dir.entry(name));
+      // A link here was put in place after the path had been resolved.
+      if (stat.isSymbolicLink()) throw new FileError("not_found", path, "changed meanwhile");
+      return {
+        path: real,
+        type: stat.isFile() ? "file" : stat.isDirectory() ? "directory" : "other",
+        size: stat.size,
+        mtimeMs: stat.mtimeMs,
+        mode: stat.mode & 0o7777,
+      };
+    });
+  }
+
+  async *readFile(
+    path: string,
+    { offset = 0, signal }: { offset?: number; signal?: AbortSignal } = {},
+  ): AsyncGenerator<Uint8Array> {
+    const handle = await this.at(path, {}, ({ dir, name }) => openRegular(dir.entry(name), path));
+    try {
+      for (let position = offset; ; ) {
+        signal?.throwIfAborted();
+        const { bytesRead, buffer } = await handle.read(
+          Buffer.allocUnsafe(CHUNK_BYTES),
+          0,
+          CHUNK_BYTES,
+          position,
+        );
+        if (bytesRead === 0) return;
+        position += bytesRead;
+        yield buffer.subarray(0, bytesRead);
+      }
+    } catch (error) {
+      throw asFileError(error, path);
+    } finally {
+      await handle.close();
+    }
+  }
+
+  writeFile(
+    path: string,
+    content: Uint8Array | AsyncIterable<Uint8Array>,
+    { mode = 0o600, signal }: { mode?: number; signal?: AbortSignal } = {},
+  ): Promise<{ bytes: number }> {
+    return this.at(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
+      const finalMode = (await modeToKeep(dir.entry(name), path)) ?? mode;
+      const temporary = dir.entry(`.tendon-${randomBytes(8).toString("hex")}.tmp`);
+      const handle = await open(temporary, constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL, 0o600);
+      try {
+        const bytes = await writeAll(handle, content, signal);
+        if (this.options.owner) await handle.chown(this.options.owner.uid, this.options.owner.gid);
+        await handle.chmod(finalMode & 0o777);
+        await handle.close();
+        await rename(temporary, dir.entry(name));
+        return { bytes };
+      } catch (error) {
+        await handle.close().catch(() => {});
+        await unlink(temporary).catch(() => {});
+        throw error;
+      }
+    });
+  }
+
+  mkdir(path: string): Promise<void> {
+    return this.at(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
+      if (name === ".") return;
+      try {
+        await mkdir(dir.entry(name), { mode: 0o700 });
+      } catch (error) {
+        const isThere = (error as NodeJS.ErrnoException).code === "EEXIST";
+        if (isThere && (await lstat(dir.entry(name))).isDirectory()) return;
+        throw isThere ? new FileError("not_a_directory", path, "not a directory") : error;
+      }
+      await this.own(dir.entry(name));
+    });
+  }
+
+  rename(from: string, to: string): Promise<void> {
+    return this.at(from, { keepLastLink: true }, (source) =>
+      this.at(to, { keepLastLink: true }, (target) =>
+        rename(source.dir.entry(source.name), target.dir.entry(target.name)),
+      ),
+    );
+  }
+
+  remove(path: string): Promise<void> {
+    return this.at(path, { keepLastLink: true }, async ({ dir, name }) => {
+      try {
+        await unlink(dir.entry(name));
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+      }
+    });
+  }
+
+  async *walk(path: string, options: WalkOptions = {}): AsyncGenerator<WalkEntry> {
+    const top = await this.at(path, {}, async ({ dir, name, path: real }) => Dir.open(dir.entry(name), real));
+    yield* walkDir(top, 1, options);
+  }
+
+  private async at<T>(path: string, options: LocateOptions, use: (place: Place) => Promise<T>): Promise<T> {
+    const place = await locate(this.options.roots, path, options);
+    try {
+      return await use(place);
+    } catch (error) {
+      throw asFileError(error, path);
+    } finally {
+      await place.dir.close();
+    }
+  }
+
+  /** Gives what the agent has just made to the hand. By handle, so that nothing put in its place is given away. */
+  private async own(at: string): Promise<void> {
+    const { owner } = this.options;
+    if (!owner) return;
+    const handle = await open(at, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+    try {
+      await handle.chown(owner.uid, owner.gid);
+    } finally {
+      await handle.close();
+    }
+  }
+}
+
+async function* walkDir(dir: Dir, depth: number, options: WalkOptions): AsyncGenerator<WalkEntry> {
+  try {
+    const entries = await readdir(dir.entry("."), { withFileTypes: true }).catch(() => []);
+    for (const entry of entries) {
+      options.signal?.throwIfAborted();
+      if (options.skip?.has(entry.name)) continue;
+      const path = join(dir.path, entry.name);
+      const isDirectory = entry.isDirectory();
+      yield { path, type: typeOf(entry) };
+      if (!isDirectory || depth >= (options.maxDepth ?? DEFAULT_MAX_DEPTH)) continue;
+      const child = await Dir.open(dir.entry(entry.name), path).catch(() => undefined);
+      if (child) yield* walkDir(child, depth + 1, options);
+    }
+  } finally {
+    await dir.close();
+  }
+}
+
+function typeOf(entry: {
+  isFile(): boolean;
+  isDirectory(): boolean;
+  isSymbolicLink(): boolean;
+}): WalkEntry["type"] {
+  if (entry.isFile()) return "file";
+  if (entry.isDirectory()) return "directory";
+  return entry.isSymbolicLink() ? "symlink" : "other";
+}
+
+/** Opens without waiting (a named pipe would) and without following a link. */
+async function openRegular(at: string, path: string): Promise<FileHandle> {
+  const handle = await open(at, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOFOLLOW);
+  const stat = await handle.stat();
+  if (stat.isFile()) return handle;
+  await handle.close();
+  throw stat.isDirectory()
+    ? new FileError("is_a_directory", path, "is a directory")
+    : new FileError("not_a_file", path, "not a regular file");
+}
+
+async function modeToKeep(at: string, path: string): Promise<number | undefined> {
+  try {
+    const stat = await lstat(at);
+    if (stat.isDirectory()) throw new FileError("is_a_directory", path, "is a directory");
+    if (!stat.isFile()) throw new FileError("not_a_file", path, "not a regular file");
+    return stat.mode;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+async function writeAll(
+  handle: FileHandle,
+  content: Uint8Array | AsyncIterable<Uint8Array>,
+  signal: AbortSignal | undefined,
+): Promise<number> {
+  let bytes = 0;
+  const chunks = content instanceof Uint8Array ? [content] : content;
+  for await (const chunk of chunks) {
+    signal?.throwIfAborted();
+    for (let done = 0; done < chunk.byteLength; ) {
+      const { bytesWritten } = await handle.write(chunk, done, chunk.byteLength - done, null);
+      done += bytesWritten;
+    }
+    bytes += chunk.byteLength;
+  }
+  return bytes;
+}

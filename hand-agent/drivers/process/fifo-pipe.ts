@@ -1,0 +1,236 @@
+/**
+ * Named pipes between a hand and its agent. One end is a path that a process inside opens, so nothing has to be
+ * passed on or inherited by accident: every call gets a pipe of its own (X6).
+ */
+import { closeSync, constants, fstatSync, openSync, readSync, unlinkSync } from "node:fs";
+import { Socket, type SocketConstructorOpts, type TcpNetConnectOpts } from "node:net";
+import { join } from "node:path";
+import { HandError, type HandPipe } from "../driver.ts";
+
+/** Bytes that may wait for a slow reader; then the pipe fills and its writer waits. */
+const HIGH_WATER_BYTES = 256 * 1024;
+/** The most a pipe can hold unless its owner is privileged: what was written before `finish` is never more. */
+const MAX_PIPE_BYTES = 1024 * 1024;
+
+export class FifoPipe implements HandPipe {
+  readonly path: string;
+  readonly chunks: AsyncIterable<Uint8Array>;
+  /** The identity of the pipe, also for a process that holds it open after its name is gone. */
+  readonly key: string;
+  private readonly fd: number;
+  private readonly socket: Socket;
+  /** A writer of our own: without it the pipe would have ended before anybody opened it. */
+  private keeperFd: number | undefined;
+  private queue: Uint8Array[] = [];
+  private queuedBytes = 0;
+  private finished = false;
+  private dropping = false;
+  private closed = false;
+  private wake: () => void = () => {};
+  private readonly onClosed: (pipe: FifoPipe) => void;
+
+  constructor(path: string, onClosed: (pipe: FifoPipe) => void) {
+    this.path = path;
+    this.onClosed = onClosed;
+    // The hand owns the directory: whatever it may have put in the pipe's place is neither followed nor waited for.
+    const safe = constants.O_NONBLOCK | constants.O_NOFOLLOW;
+    this.fd = openSync(path, constants.O_RDONLY | safe);
+    try {
+      const stat = fstatSync(this.fd, { bigint: true });
+      if (!stat.isFIFO()) throw new HandError("a pipe of the hand was replaced by something else");
+      this.key = `${stat.dev}:${stat.ino}`;
+      this.keeperFd = openSync(path, constants.O_WRONLY | safe);
+    } catch (error) {
+      closeSync(this.fd);
+      throw error;
+    }
+    // `onread` hands bytes over at once, so that none wait inside the socket when `finish` reads on by itself.
+    const options: SocketConstructorOpts & Pick<TcpNetConnectOpts, "onread"> = {
+      fd: this.fd,
+      readable: true,
+      writable: false,
+      onread: {
+        buffer: Buffer.allocUnsafe(64 * 1024),
+        callback: (length, buffer) => this.take(Buffer.from(buffer.subarray(0, length))),
+      },
+    };
+    this.socket = new Socket(options);
+    this.socket.on("error", () => this.close());
+    this.socket.on("end", () => this.close());
+    this.socket.on("close", () => this.close());
+    this.chunks = { [Symbol.asyncIterator]: () => this.iterate() };
+  }
+
+  get isFinished(): boolean {
+    return this.finished;
+  }
+
+  finish(): { held: boolean } {
+    if (this.finished) return { held: !this.closed };
+    this.socket.pause();
+    this.releaseKeeper();
+    const held = this.drain();
+    this.finished = true;
+    this.dropping = true;
+    this.wake();
+    if (held) this.socket.resume();
+    else this.close();
+    return { held };
+  }
+
+  abandon(): void {
+    if (this.closed) return;
+    this.dropping = true;
+    this.queue = [];
+    this.queuedBytes = 0;
+    this.finished = true;
+    this.releaseKeeper();
+    this.socket.resume();
+    this.wake();
+  }
+
+  /** Lets go of the pipe; a process that still writes to it gets SIGPIPE. */
+  close(): void {
+    if (this.closed) return;
+    this.closed = true;
+    this.finished = true;
+    this.releaseKeeper();
+    this.socket.destroy();
+    this.wake();
+    this.onClosed(this);
+  }
+
+  private take(chunk: Uint8Array): boolean {
+    if (this.dropping) return true;
+    this.queue.push(chunk);
+    this.queuedBytes += chunk.byteLength;
+    this.wake();
+    if (this.queuedBytes < HIGH_WATER_BYTES) return true;
+    this.socket.pause();
+    return false;
+  }
+
+  /** Reads what is in the pipe at this moment; says whether a writer is left. */
+  private drain(): boolean {
+    const buffer = Buffer.allocUnsafe(64 * 1024);
+    for (let total = 0; total < MAX_PIPE_BYTES; ) {
+      let length: number;
+      try {
+        length = readSync(this.fd, buffer, 0, buffer.length, null);
+      } catch (error) {
+        return (error as NodeJS.ErrnoException).code === "EAGAIN";
+      }
+      if (length === 0) return false;
+      total += length;
+      if (!this.dropping) this.queue.push(Buffer.from(buffer.subarray(0, length)));
+    }
+    return true;
+  }
+
+  private async *iterate(): AsyncGenerator<Uint8Array> {
+    try {
+      for (;;) {
+        const chunk = this.queue.shift();
+        if (chunk) {
+          this.queuedBytes -= chunk.byteLength;
+          yield chunk;
+          if (this.queuedBytes < HIGH_WATER_BYTES && !this.finished) this.socket.resume();
+        } else if (this.finished) return;
+        else {
+          await new Promise<void>((resolve) => {
+            this.wake = resolve;
+          });
+        }
+      }
+    } finally {
+      if (!this.finished) this.abandon();
+    }
+  }
+
+  private releaseKeeper(): void {
+    if (this.keeperFd === undefined) return;
+    closeSync(this.keeperFd);
+    this.keeperFd = undefined;
+    try {
+      unlinkSync(this.path);
+    } catch {
+      // the hand removed the name itself
+    }
+  }
+}
+
+/** The agent's writing end of a named pipe that a process reads as its standard input. */
+export class FifoInput {
+  readonly path: string;
+  private readonly socket: Socket;
+
+  constructor(path: string) {
+    this.path = path;
+    // Read and write: opening for writing alone fails until somebody reads.
+    const fd = openSync(path, constants.O_RDWR | constants.O_NONBLOCK | constants.O_NOFOLLOW);
+    if (!fstatSync(fd).isFIFO()) {
+      closeSync(fd);
+      throw new HandError("a pipe of the hand was replaced by something else");
+    }
+    this.socket = new Socket({ fd, readable: false, writable: true });
+    this.socket.on("error", () => {});
+  }
+
+  write(data: string | Uint8Array): Promise<void> {
+    return new Promise((resolve, reject) => {
+      if (!this.socket.writable) return reject(new HandError("the process takes no input"));
+      this.socket.write(data, (error) =>
+        error ? reject(new HandError("the process took no more input")) : resolve(),
+      );
+    });
+  }
+
+  close(): void {
+    if (this.socket.destroyed) return;
+    this.socket.destroy();
+    try {
+      unlinkSync(this.path);
+    } catch {
+      // the hand removed the name itself
+    }
+  }
+}
+
+/** Named pipes are made ahead, a batch at a time, so that a call waits for none. */
+export class FifoStock {
+  private readonly dir: string;
+  private readonly make: (names: readonly string[]) => Promise<void>;
+  private names: string[] = [];
+  private next = 0;
+  private refill: Promise<void> | undefined;
+
+  constructor(dir: string, make: (names: readonly string[]) => Promise<void>) {
+    this.dir = dir;
+    this.make = make;
+  }
+
+  async take(): Promise<string> {
+    for (;;) {
+      if (this.names.length < LOW_STOCK) this.startRefill();
+      const name = this.names.shift();
+      if (name !== undefined) return join(this.dir, name);
+      await this.refill;
+    }
+  }
+
+  private startRefill(): void {
+    if (this.refill) return;
+    const names = Array.from({ length: BATCH }, () => `p${this.next++}`);
+    this.refill = this.make(names)
+      .then(() => {
+        this.names.push(...names);
+      })
+      .finally(() => {
+        this.refill = undefined;
+      });
+    this.refill.catch(() => {}); // the next `take` sees it
+  }
+}
+
+const BATCH = 64;
+const LOW_STOCK = 24;

@@ -1,0 +1,104 @@
+/** Where the process driver keeps a hand on disk: `<dataDir>/hands/<handId>/`. */
+import { chmod, chown, lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { IsolationMode } from "./isolation.ts";
+
+export interface HandDirs {
+  readonly base: string;
+  /** The workspace. */
+  readonly work: string;
+  /** Whole outputs of calls whose text was cut. */
+  readonly outputs: string;
+  /** Named pipes. */
+  readonly run: string;
+  /** The hand's /tmp. */
+  readonly tmp: string;
+  /** Where a new root is built; empty outside of the sandbox. */
+  readonly mountPoint: string;
+  /** passwd and group with an entry for the hand's uid. */
+  readonly etc: string;
+}
+
+/** What must outlive the agent for the hand to be resumed. Version 1. */
+export interface HandRecord {
+  readonly version: 1;
+  readonly handId: string;
+  readonly mode: IsolationMode;
+  /** The hand's own uid; undefined where it runs as the agent's user. */
+  readonly uid?: number | undefined;
+  readonly env: Readonly<Record<string, string>>;
+}
+
+export function handDirs(handsDir: string, handId: string): HandDirs {
+  const base = join(handsDir, handId);
+  return {
+    base,
+    work: join(base, "work"),
+    outputs: join(base, "outputs"),
+    run: join(base, "run"),
+    tmp: join(base, "tmp"),
+    mountPoint: join(base, "root"),
+    etc: join(base, "etc"),
+  };
+}
+
+/** Makes what is missing and empties what only lived with the last sandbox. */
+export async function prepareDirs(dirs: HandDirs, uid: number | undefined): Promise<void> {
+  // Passable for the hand's uid, listable for nobody else.
+  await mkdir(dirs.base, { recursive: true, mode: 0o711 });
+  await rm(dirs.run, { recursive: true, force: true });
+  for (const dir of [dirs.work, dirs.outputs, dirs.run]) {
+    await mkdir(dir, { recursive: true, mode: 0o700 });
+    if (uid !== undefined) await chown(dir, uid, uid);
+  }
+  await mkdir(dirs.tmp, { recursive: true });
+  await chmod(dirs.tmp, 0o1777);
+  await mkdir(dirs.mountPoint, { recursive: true, mode: 0o755 });
+  if (uid !== undefined) await writeAccounts(dirs, uid);
+}
+
+/** Programs ask who they are (git, ssh, whoami): the hand's uid gets a name, without making a user on the host. */
+async function writeAccounts(dirs: HandDirs, uid: number): Promise<void> {
+  await mkdir(dirs.etc, { recursive: true, mode: 0o755 });
+  const entry = {
+    passwd: `hand:x:${uid}:${uid}:Tendon hand:${dirs.work}:/bin/bash\n`,
+    group: `hand:x:${uid}:\n`,
+  };
+  for (const name of ["passwd", "group"] as const) {
+    const host = await readFile(`/etc/${name}`, "utf8").catch(() => "");
+    await writeFile(join(dirs.etc, name), host + entry[name], { mode: 0o644 });
+  }
+}
+
+export async function readRecord(dirs: HandDirs): Promise<HandRecord | undefined> {
+  try {
+    return JSON.parse(await readFile(join(dirs.base, "hand.json"), "utf8")) as HandRecord;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+export async function writeRecord(dirs: HandDirs, record: HandRecord): Promise<void> {
+  const path = join(dirs.base, "hand.json");
+  await writeFile(`${path}.tmp`, JSON.stringify(record), { mode: 0o600 });
+  await rename(`${path}.tmp`, path);
+}
+
+/** Removes a hand's files, also where it has taken the rights from its own directories. No process of it may live. */
+export async function removeDirs(dirs: HandDirs): Promise<void> {
+  try {
+    await rm(dirs.base, { recursive: true, force: true });
+  } catch {
+    await unlock(dirs.base);
+    await rm(dirs.base, { recursive: true, force: true });
+  }
+}
+
+async function unlock(dir: string): Promise<void> {
+  await chmod(dir, 0o700);
+  for (const name of await readdir(dir)) {
+    const path = join(dir, name);
+    if ((await lstat(path)).isDirectory()) await unlock(path);
+  }
+}

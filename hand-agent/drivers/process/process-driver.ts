@@ -1,0 +1,371 @@
+/**
+ * The driver that runs hands as processes of this machine, as strongly kept apart as the machine allows.
+ *
+ * A hand's directory is seen at the same path inside and outside. The network is the host's. An agent that starts
+ * again resumes its hands by `recover`: files stay, processes are gone.
+ */
+import { randomBytes } from "node:crypto";
+import { chmod, mkdir, readdir } from "node:fs/promises";
+import { homedir } from "node:os";
+import { join, resolve } from "node:path";
+import type { Clock } from "../../../kit/clock.ts";
+import { messageOf } from "../../../kit/errors.ts";
+import type { Logger } from "../../../kit/log.ts";
+import {
+  type DestroyReport,
+  type Driver,
+  type DriverCapabilities,
+  type Hand,
+  HandError,
+  type HandSpec,
+  type JsonValue,
+  type ProbeResult,
+  type ToolDefinition,
+} from "../driver.ts";
+import {
+  type HandDirs,
+  type HandRecord,
+  handDirs,
+  prepareDirs,
+  readRecord,
+  removeDirs,
+  writeRecord,
+} from "./hand-dirs.ts";
+import { InitChannel } from "./init-channel.ts";
+import { INIT_SCRIPT } from "./init-script.ts";
+import {
+  describeIsolation,
+  hasPidNamespace,
+  type Identity,
+  ISOLATION_MODES,
+  type IsolationMode,
+  launchArgv,
+} from "./isolation.ts";
+import { ProcessHand } from "./process-hand.ts";
+import { ProcessTable } from "./process-table.ts";
+import { planSandbox } from "./sandbox-plan.ts";
+
+export interface ProcessDriverOptions {
+  /** Hands live below `<dataDir>/hands`; the rest of it is hidden from them. */
+  readonly dataDir: string;
+  /** More that no hand may see: key files, socket directories. Homes are hidden anyway. */
+  readonly hiddenPaths?: readonly string[];
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** "auto" takes the strongest that works. */
+  readonly isolation?: "auto" | IsolationMode;
+  /** The hands' PATH. */
+  readonly path?: string;
+  readonly tools: readonly ToolDefinition[];
+}
+
+const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/** Numbers that distributions leave free; the second range is for machines that map only 65,536. */
+const UID_RANGES = [
+  { first: 1_879_048_192, count: 268_000_000 },
+  { first: 50_000, count: 10_000 },
+] as const;
+const HAND_ID = /^[A-Za-z0-9_-]{1,80}$/;
+const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
+const LEFTOVERS_WITHIN_MS = 3_000;
+
+type Choice = { readonly mode: IsolationMode; readonly weaker: string } | { readonly reason: string };
+
+export class ProcessDriver implements Driver {
+  readonly name = "process";
+  readonly capabilities: DriverCapabilities = { park: true, limits: [], network: "host" };
+  readonly tools: readonly ToolDefinition[];
+  private readonly options: ProcessDriverOptions;
+  private readonly handsDir: string;
+  private readonly asRoot = process.getuid?.() === 0;
+  private readonly live = new Map<string, Promise<ProcessHand>>();
+  /** Hands on their way out: who asks for one of them waits until it is over. */
+  private readonly ending = new Map<string, Promise<unknown>>();
+  private choice: Promise<Choice> | undefined;
+
+  constructor(options: ProcessDriverOptions) {
+    this.options = options;
+    this.tools = options.tools;
+    this.handsDir = join(resolve(options.dataDir), "hands");
+  }
+
+  async probe(): Promise<ProbeResult> {
+    this.choice = this.choose();
+    const choice = await this.choice;
+    if ("reason" in choice) return { available: false, reason: choice.reason };
+    const detail = describeIsolation(choice.mode, this.asRoot) + (choice.weaker && ` (${choice.weaker})`);
+    return { available: true, isolation: this.isolationName(choice.mode), detail };
+  }
+
+  async provision(spec: HandSpec, signal?: AbortSignal): Promise<Hand> {
+    await this.ending.get(spec.handId);
+    const living = this.live.get(spec.handId);
+    if (living) return living;
+    return this.keep(spec.handId, async () => {
+      checkSpec(spec);
+      const dirs = handDirs(this.handsDir, spec.handId);
+      const before = await readRecord(dirs);
+      if (before) return this.resume(before, dirs, signal);
+      try {
+        const mode = await this.mode();
+        const hand = await this.create(spec.handId, mode, spec.env ?? {}, signal);
+        await this.putResources(hand, spec, signal);
+        return hand;
+      } catch (error) {
+        await this.removeLeftovers(spec.handId);
+        throw error;
+      }
+    });
+  }
+
+  async recover(handle: JsonValue, signal?: AbortSignal): Promise<Hand | "gone"> {
+    const handId = handIdOf(handle);
+    await this.ending.get(handId);
+    const dirs = handDirs(this.handsDir, handId);
+    const record = await readRecord(dirs);
+    const living = this.live.get(handId);
+    if (living) return living;
+    if (!record) return "gone";
+    return this.keep(handId, () => this.resume(record, dirs, signal));
+  }
+
+  async discard(handId: string): Promise<DestroyReport> {
+    if (!HAND_ID.test(handId)) return { left: [] };
+    const living = await this.live.get(handId)?.catch(() => undefined);
+    return living ? living.destroy() : this.removeLeftovers(handId);
+  }
+
+  async listHandIds(): Promise<string[]> {
+    const names = await readdir(this.handsDir).catch(() => []);
+    return names.filter((name) => HAND_ID.test(name) && !name.startsWith(PROBE_PREFIX));
+  }
+
+  /** Ends the processes of all hands and keeps their files: what an agent does before it stops. */
+  async parkAll(): Promise<void> {
+    await Promise.all(
+      [...this.live.values()].map(async (hand) => (await hand.catch(() => undefined))?.park()),
+    );
+  }
+
+  private async mode(): Promise<IsolationMode> {
+    this.choice ??= this.choose();
+    const choice = await this.choice;
+    if ("reason" in choice) throw new HandError(choice.reason);
+    return choice.mode;
+  }
+
+  private async choose(): Promise<Choice> {
+    const wanted = this.options.isolation ?? "auto";
+    const modes = wanted === "auto" ? ISOLATION_MODES : [wanted];
+    const failures: string[] = [];
+    for (const mode of modes) {
+      if (mode === "uid" && !this.asRoot) {
+        failures.push("uid: the hand agent is not root");
+        continue;
+      }
+      const failure = await this.tryMode(mode);
+      if (failure === undefined) return { mode, weaker: failures.join("; ") };
+      failures.push(`${mode}: ${failure}`);
+    }
+    return { reason: failures.join("; ") };
+  }
+
+  /** Makes a hand in this mode and looks around from inside; says why it is no good. */
+  private async tryMode(mode: IsolationMode): Promise<string | undefined> {
+    const handId = PROBE_PREFIX + randomBytes(6).toString("hex");
+    const { base } = handDirs(this.handsDir, handId);
+    try {
+      const hand = await this.create(handId, mode, {}, undefined);
+      const secret = join(base, "hand.json");
+      const test = mode === "none" ? ": >probe" : `: >probe && ! cat '${secret}' && ! : >/usr/.tendon-probe`;
+      const { exit, stdout } = await hand.exec({ argv: ["/bin/bash", "-c", test] });
+      stdout.abandon();
+      const { code } = await exit;
+      await hand.destroy();
+      return code === 0 ? undefined : "a hand made in this way saw what it must not see";
+    } catch (error) {
+      return /ENOENT/.test(messageOf(error)) ? "not installed" : messageOf(error);
+    } finally {
+      await this.removeLeftovers(handId);
+    }
+  }
+
+  private async create(
+    handId: string,
+    mode: IsolationMode,
+    env: Readonly<Record<string, string>>,
+    signal: AbortSignal | undefined,
+  ): Promise<ProcessHand> {
+    await mkdir(this.handsDir, { recursive: true, mode: 0o711 });
+    await chmod(this.handsDir, 0o711);
+    const dirs = handDirs(this.handsDir, handId);
+    const uid = await this.prepareWithUid(dirs, mode);
+    const record: HandRecord = { version: 1, handId, mode, uid, env };
+    await writeRecord(dirs, record);
+    return this.open(record, dirs, { resumed: false }, signal);
+  }
+
+  private async prepareWithUid(dirs: HandDirs, mode: IsolationMode): Promise<number | undefined> {
+    if (!this.asRoot || mode === "none") {
+      await prepareDirs(dirs, undefined);
+      return undefined;
+    }
+    let failure: unknown;
+    for (const { first, count } of UID_RANGES) {
+      const uid = first + (randomBytes(4).readUInt32BE() % count);
+      try {
+        await prepareDirs(dirs, uid);
+        return uid;
+      } catch (error) {
+        failure = error; // EINVAL: this number is not mapped here
+      }
+    }
+    throw new HandError(`no uid of its own for the hand: ${messageOf(failure)}`);
+  }
+
+  private async resume(
+    record: HandRecord,
+    dirs: HandDirs,
+    signal: AbortSignal | undefined,
+  ): Promise<ProcessHand> {
+    if (record.version !== 1) throw new HandError("the hand was made by a newer version of the driver");
+    await this.killLeftovers(record);
+    await prepareDirs(dirs, record.uid);
+    return this.open(record, dirs, { resumed: true }, signal);
+  }
+
+  private async open(
+    record: HandRecord,
+    dirs: HandDirs,
+    { resumed }: { resumed: boolean },
+    signal: AbortSignal | undefined,
+  ): Promise<ProcessHand> {
+    const { handId, mode } = record;
+    const uid = record.uid ?? process.getuid?.() ?? 0;
+    const gid = record.uid ?? process.getgid?.() ?? 0;
+    const identity: Identity = { asRoot: this.asRoot, uid, gid };
+    const hand = new ProcessHand({
+      id: handId,
+      handle: { version: 1, handId },
+      mode,
+      isolation: this.isolationName(mode),
+      identity,
+      dirs,
+      env: record.env,
+      resumed,
+      clock: this.options.clock,
+      log: this.options.log,
+      launch: (launchSignal) => this.launch(mode, identity, dirs, launchSignal),
+      onEnding: (end) => {
+        this.live.delete(handId);
+        const over = end.catch(() => {}).then(() => this.ending.delete(handId));
+        this.ending.set(handId, over);
+      },
+      removeFiles: () => removeDirs(dirs),
+    });
+    try {
+      await hand.start(signal);
+      return hand;
+    } catch (error) {
+      await hand.park();
+      throw error;
+    }
+  }
+
+  private launch(
+    mode: IsolationMode,
+    identity: Identity,
+    dirs: HandDirs,
+    signal: AbortSignal | undefined,
+  ): Promise<InitChannel> {
+    const named = identity.asRoot && hasPidNamespace(mode);
+    const plan = planSandbox({
+      hiddenPaths: [resolve(this.options.dataDir), homedir(), ...(this.options.hiddenPaths ?? [])],
+      writable: [dirs.work, dirs.outputs, dirs.run],
+      tmpDir: dirs.tmp,
+      overlays: named
+        ? ["passwd", "group"].map((name) => ({ from: join(dirs.etc, name), to: `/etc/${name}` }))
+        : [],
+    });
+    const init = ["/bin/bash", "--noprofile", "--norc", "-c", INIT_SCRIPT, "tendon-init"];
+    const argv = launchArgv({ mode, identity, plan, mountPoint: dirs.mountPoint, init });
+    return InitChannel.start(argv, { clock: this.options.clock, env: this.baseEnv(mode, dirs), signal });
+  }
+
+  /** Built from nothing: no variable of the agent reaches a hand. */
+  private baseEnv(mode: IsolationMode, dirs: HandDirs): Record<string, string> {
+    return {
+      PATH: this.options.path ?? DEFAULT_PATH,
+      HOME: dirs.work,
+      USER: "hand",
+      LOGNAME: "hand",
+      LANG: "C.UTF-8",
+      TERM: "dumb",
+      TMPDIR: hasPidNamespace(mode) ? "/tmp" : dirs.tmp,
+    };
+  }
+
+  private async putResources(hand: Hand, spec: HandSpec, signal: AbortSignal | undefined): Promise<void> {
+    for (const { path, content, mode } of spec.resources ?? []) {
+      const bytes = typeof content === "string" ? Buffer.from(content) : content;
+      await hand.writeFile(resolve(hand.workdir, path), bytes, {
+        ...(mode === undefined ? {} : { mode }),
+        ...(signal === undefined ? {} : { signal }),
+      });
+    }
+  }
+
+  private async removeLeftovers(handId: string): Promise<DestroyReport> {
+    const dirs = handDirs(this.handsDir, handId);
+    const record = await readRecord(dirs).catch(() => undefined);
+    const report = record ? await this.killLeftovers(record) : { left: [] };
+    await removeDirs(dirs);
+    return report;
+  }
+
+  /** Processes that an earlier life of this agent, or a failed start, has left behind. */
+  private killLeftovers({ handId, mode, uid }: HandRecord): Promise<DestroyReport> {
+    const scope =
+      uid !== undefined && mode !== "none" ? ({ kind: "uid", uid } as const) : ({ kind: "marked" } as const);
+    const table = new ProcessTable({ handId, scope, clock: this.options.clock });
+    return table.kill(() => table.listAll(), LEFTOVERS_WITHIN_MS);
+  }
+
+  private isolationName(mode: IsolationMode): string {
+    return this.asRoot && hasPidNamespace(mode) ? `${mode}+uid` : mode;
+  }
+
+  /** One object per hand: whoever asks while it is being made waits for the same one. */
+  private keep(handId: string, make: () => Promise<ProcessHand>): Promise<ProcessHand> {
+    const made = make();
+    this.live.set(handId, made);
+    made.catch(() => {
+      if (this.live.get(handId) === made) this.live.delete(handId);
+    });
+    return made;
+  }
+}
+
+const PROBE_PREFIX = "probe-";
+
+function checkSpec(spec: HandSpec): void {
+  if (!HAND_ID.test(spec.handId)) throw new HandError("the hand's id is not usable as a directory name");
+  for (const [name, value] of Object.entries(spec.env ?? {})) {
+    if (!ENV_NAME.test(name) || name.startsWith("TENDON_"))
+      throw new HandError(`env: "${name}" is not an allowed name`);
+    if (value.includes("\0")) throw new HandError(`env: the value of ${name} holds a NUL character`);
+  }
+  for (const [name, value] of Object.entries(spec.limits ?? {})) {
+    if (value)
+      throw new HandError(
+        `the process driver cannot enforce the limit ${name}; use another driver or drop it`,
+      );
+  }
+}
+
+function handIdOf(handle: JsonValue): string {
+  const handId = (handle as { handId?: unknown } | null)?.handId;
+  if (typeof handId !== "string" || !HAND_ID.test(handId))
+    throw new HandError("not a handle of the process driver");
+  return handId;
+}

@@ -1,0 +1,248 @@
+/** One hand of the process driver: a sandbox, its first process, its files. */
+import type { Clock } from "../../../kit/clock.ts";
+import type { Logger } from "../../../kit/log.ts";
+import {
+  type DestroyReport,
+  type ExecSpec,
+  type FileStat,
+  type Hand,
+  HandError,
+  type HandPipe,
+  type JsonValue,
+  type ProcessInfo,
+  type RunningProcess,
+  type WalkEntry,
+  type WalkOptions,
+} from "../driver.ts";
+import { ContainedFiles } from "./contained-files.ts";
+import { FifoInput, FifoPipe, FifoStock } from "./fifo-pipe.ts";
+import type { HandDirs } from "./hand-dirs.ts";
+import type { InitChannel } from "./init-channel.ts";
+import { hasPidNamespace, type Identity, type IsolationMode } from "./isolation.ts";
+import { killHard, ProcessTable } from "./process-table.ts";
+
+/** The bound of X4 for everything that ends processes. */
+const END_WITHIN_MS = 3_000;
+/** Pipes that background processes still hold, read and dropped. The oldest is let go beyond that. */
+const MAX_HELD_PIPES = 256;
+
+export interface ProcessHandOptions {
+  readonly id: string;
+  readonly handle: JsonValue;
+  readonly mode: IsolationMode;
+  readonly isolation: string;
+  readonly identity: Identity;
+  readonly dirs: HandDirs;
+  readonly env: Readonly<Record<string, string>>;
+  readonly resumed: boolean;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Starts the sandbox; called again when it ended under a living hand. */
+  readonly launch: (signal?: AbortSignal) => Promise<InitChannel>;
+  /** Tells the driver that this object takes no more calls; `end` settles when nothing of it runs. */
+  readonly onEnding: (end: Promise<unknown>) => void;
+  readonly removeFiles: () => Promise<void>;
+}
+
+export class ProcessHand implements Hand {
+  readonly id: string;
+  readonly handle: JsonValue;
+  readonly isolation: string;
+  readonly workdir: string;
+  readonly outputsDir: string;
+  readonly roots: readonly string[];
+  readonly resumed: boolean;
+  private readonly options: ProcessHandOptions;
+  private readonly files: ContainedFiles;
+  private readonly stock: FifoStock;
+  private readonly openPipes = new Set<FifoPipe>();
+  private channel: Promise<InitChannel> | undefined;
+  private table: ProcessTable | undefined;
+  private over: Promise<DestroyReport> | undefined;
+
+  constructor(options: ProcessHandOptions) {
+    const { dirs, identity } = options;
+    this.id = options.id;
+    this.handle = options.handle;
+    this.isolation = options.isolation;
+    this.resumed = options.resumed;
+    this.workdir = dirs.work;
+    this.outputsDir = dirs.outputs;
+    this.roots = [dirs.work, dirs.outputs];
+    this.options = options;
+    this.files = new ContainedFiles({
+      roots: this.roots,
+      owner: identity.asRoot && options.mode !== "none" ? identity : undefined,
+    });
+    this.stock = new FifoStock(dirs.run, async (names) => (await this.init()).makePipes(dirs.run, names));
+  }
+
+  /** Resolves when the hand takes work. */
+  async start(signal?: AbortSignal): Promise<void> {
+    await this.init(signal);
+  }
+
+  async exec(spec: ExecSpec, signal?: AbortSignal): Promise<RunningProcess> {
+    signal?.throwIfAborted();
+    const init = await this.init();
+    const stdout = await this.openPipe(spec.callId);
+    const stderr = await this.openPipe(spec.callId);
+    const input = spec.stdin ? new FifoInput(await this.stock.take()) : undefined;
+    try {
+      const { pid, exit } = await init.run({
+        in: input?.path ?? "/dev/null",
+        out: stdout.path,
+        err: stderr.path,
+        cwd: spec.cwd ?? this.workdir,
+        env: this.environment(spec),
+        argv: spec.argv,
+      });
+      const over = () => {
+        input?.close();
+        stdout.finish();
+        stderr.finish();
+        signal?.removeEventListener("abort", kill);
+      };
+      const kill = () => void this.killProcess(pid);
+      signal?.addEventListener("abort", kill, { once: true });
+      exit.then(over, over);
+      return {
+        pid,
+        stdout,
+        stderr,
+        exit,
+        write: (data) => input?.write(data) ?? Promise.reject(new HandError("the process has no input")),
+        endInput: () => input?.close(),
+        kill: () => this.killProcess(pid),
+      };
+    } catch (error) {
+      input?.close();
+      stdout.close();
+      stderr.close();
+      throw error;
+    }
+  }
+
+  async openPipe(callId?: string): Promise<FifoPipe> {
+    const pipe = new FifoPipe(await this.stock.take(), (closed) => {
+      this.openPipes.delete(closed);
+      this.table?.unmarkPipe(closed.key);
+    });
+    this.openPipes.add(pipe);
+    if (callId !== undefined) this.table?.markPipe(pipe.key, callId);
+    if (this.openPipes.size > MAX_HELD_PIPES) [...this.openPipes].find((each) => each.isFinished)?.close();
+    return pipe satisfies HandPipe;
+  }
+
+  stat(path: string): Promise<FileStat> {
+    return this.files.stat(path);
+  }
+  readFile(path: string, options?: { offset?: number; signal?: AbortSignal }): AsyncIterable<Uint8Array> {
+    return this.files.readFile(path, options);
+  }
+  writeFile(
+    path: string,
+    content: Uint8Array | AsyncIterable<Uint8Array>,
+    options?: { mode?: number; signal?: AbortSignal },
+  ): Promise<{ bytes: number }> {
+    return this.files.writeFile(path, content, options);
+  }
+  mkdir(path: string): Promise<void> {
+    return this.files.mkdir(path);
+  }
+  rename(from: string, to: string): Promise<void> {
+    return this.files.rename(from, to);
+  }
+  remove(path: string): Promise<void> {
+    return this.files.remove(path);
+  }
+  walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry> {
+    return this.files.walk(path, options);
+  }
+
+  async callProcesses(callId?: string): Promise<ProcessInfo[]> {
+    if (!this.table) return [];
+    return callId === undefined ? this.table.list() : this.table.ofCall(callId);
+  }
+
+  async killCall(
+    callId: string,
+    { withinMs, also }: { withinMs: number; also?: RunningProcess },
+  ): Promise<{ left: ProcessInfo[] }> {
+    const { table } = this;
+    if (!table) return { left: [] };
+    // The starter of processes goes first, so that it starts no more.
+    if (also) await also.kill();
+    return table.kill(() => table.ofCall(callId), withinMs);
+  }
+
+  park(): Promise<DestroyReport> {
+    if (!this.over) {
+      this.over = this.end();
+      this.options.onEnding(this.over);
+    }
+    return this.over;
+  }
+
+  async destroy(): Promise<DestroyReport> {
+    const report = await this.park();
+    await this.options.removeFiles();
+    return report;
+  }
+
+  private async end(): Promise<DestroyReport> {
+    const { table } = this;
+    const init = await this.channel?.catch(() => undefined);
+    // The tree hangs below the launcher: it is told from the first process on, as long as that lives.
+    if (hasPidNamespace(this.options.mode)) await this.killProcess(1);
+    if (table) await table.kill(() => table.list(), END_WITHIN_MS);
+    init?.kill();
+    // What had wiped its marks is still found in the process namespace or by its uid.
+    const report = table ? await table.kill(() => table.listAll(), END_WITHIN_MS) : { left: [] };
+    if (init && report.left.length === 0) await init.ended;
+    for (const pipe of [...this.openPipes]) pipe.close();
+    return report;
+  }
+
+  /** The sandbox, started again if it ended by itself: its files are all on disk. */
+  private init(signal?: AbortSignal): Promise<InitChannel> {
+    if (this.over) return Promise.reject(new HandError("the hand has been released"));
+    this.channel ??= this.launch(signal);
+    return this.channel;
+  }
+
+  private async launch(signal?: AbortSignal): Promise<InitChannel> {
+    try {
+      const channel = await this.options.launch(signal);
+      this.table = this.newTable(channel);
+      void channel.ended.then((reason) => {
+        this.channel = undefined;
+        if (!this.over) this.options.log.warn({ hand: this.id, reason }, "sandbox ended by itself");
+      });
+      return channel;
+    } catch (error) {
+      this.channel = undefined;
+      throw error;
+    }
+  }
+
+  private newTable(channel: InitChannel): ProcessTable {
+    const { mode, identity, clock } = this.options;
+    const scope = hasPidNamespace(mode)
+      ? ({ kind: "tree", launcherPid: channel.launcherPid } as const)
+      : mode === "uid"
+        ? ({ kind: "uid", uid: identity.uid } as const)
+        : ({ kind: "marked" } as const);
+    return new ProcessTable({ handId: this.id, scope, clock });
+  }
+
+  private environment(spec: ExecSpec): Record<string, string> {
+    const call: Record<string, string> = spec.callId === undefined ? {} : { TENDON_CALL_ID: spec.callId };
+    return { ...this.options.env, ...spec.env, TENDON_HAND_ID: this.id, ...call };
+  }
+
+  private async killProcess(namespacePid: number): Promise<void> {
+    const pid = await this.table?.hostPid(namespacePid);
+    if (pid !== undefined) killHard(pid);
+  }
+}
