@@ -93,7 +93,24 @@ export type Client<S extends DescService> = {
 export interface ClientOptions {
   /** Headers of every call, asked for at each call, so that a renewed token counts at once. */
   metadata?: () => Readonly<Record<string, string>>;
+  /** Keeps the calls that are open, so that they can be cancelled together: closing a channel lets them go on. */
+  openCalls?: OpenCalls;
   clock?: Clock;
+}
+
+/** The calls that are open on a connection. */
+export class OpenCalls {
+  private readonly calls = new Set<AnyCall>();
+
+  add(call: AnyCall): () => void {
+    this.calls.add(call);
+    return () => this.calls.delete(call);
+  }
+
+  /** Each of them fails with CANCELLED, at once and whatever the state of the connection. */
+  cancelAll(): void {
+    for (const call of [...this.calls]) call.cancel();
+  }
 }
 
 /** Calls a service over a channel, which stays the caller's to close. */
@@ -160,7 +177,7 @@ async function callUnary(
       grpcOptions,
       answered,
     );
-    stopWatching = watch(call, options);
+    stopWatching = watch(caller, call, options);
   });
   return decode(method.output, reply);
 }
@@ -175,7 +192,7 @@ function openServerStream(
   const { metadata, grpcOptions } = prepare(caller, options);
   const path = methodPath(method);
   const call = caller.grpc.makeServerStreamRequest(path, passBytes, passBytes, bytes, metadata, grpcOptions);
-  const ended = endOf(call, options);
+  const ended = endOf(caller, call, options);
   return {
     [Symbol.asyncIterator]: () => responsesOf(call, method, ended),
     cancel: () => call.cancel(),
@@ -194,7 +211,7 @@ function openClientStream(
     reply = value;
   };
   const call = caller.grpc.makeClientStreamRequest(path, passBytes, passBytes, metadata, grpcOptions, keep);
-  const ended = endOf(call, options);
+  const ended = endOf(caller, call, options);
   const window = windowOf(call, ended);
   return {
     send: async (request) => window.write(encode(method.input, create(method.input, request as Message))),
@@ -221,7 +238,7 @@ function openBidi(
     metadata,
     grpcOptions,
   );
-  const ended = endOf(call, options);
+  const ended = endOf(caller, call, options);
   const window = windowOf(call, ended);
   return {
     send: async (request) => window.write(encode(method.input, create(method.input, request as Message))),
@@ -254,8 +271,8 @@ async function* responsesOf(
 }
 
 /** Resolves when the call ended: with its error, or with undefined when it ended well. */
-function endOf(call: StreamCall, options: CallOptions): Promise<TendonError | undefined> {
-  const stopWatching = watch(call, options);
+function endOf(caller: Caller, call: StreamCall, options: CallOptions): Promise<TendonError | undefined> {
+  const stopWatching = watch(caller, call, options);
   // Errors are told through the status; a stream that nobody reads must not bring the process down.
   call.on("error", () => {});
   return new Promise((resolve) => {
@@ -286,17 +303,20 @@ function prepare(caller: Caller, options: CallOptions): { metadata: Metadata; gr
   return { metadata, grpcOptions };
 }
 
-/** Ties a call to its options; the returned function unties it from the signal. */
-function watch(call: AnyCall, { signal, onHeaders, onTrailers }: CallOptions): () => void {
+/** Ties a call to its options and to its connection; the returned function unties it. */
+function watch(caller: Caller, call: AnyCall, { signal, onHeaders, onTrailers }: CallOptions): () => void {
   if (onHeaders !== undefined) call.on("metadata", (metadata: Metadata) => onHeaders(headersOf(metadata)));
   if (onTrailers !== undefined) {
     call.on("status", ({ metadata }: StatusObject) => onTrailers(headersOf(metadata)));
   }
-  if (signal === undefined) return () => {};
+  const forget = caller.options.openCalls?.add(call);
   const cancel = () => call.cancel();
-  if (signal.aborted) cancel();
-  else signal.addEventListener("abort", cancel, { once: true });
-  return () => signal.removeEventListener("abort", cancel);
+  if (signal?.aborted) cancel();
+  else signal?.addEventListener("abort", cancel, { once: true });
+  return () => {
+    forget?.();
+    signal?.removeEventListener("abort", cancel);
+  };
 }
 
 function headersOf(metadata: Metadata): RequestHeaders {

@@ -1,5 +1,6 @@
 /** What an implementation and the interceptors know about one call, whatever wire it came by. */
 import type { DescMethod } from "@bufbuild/protobuf";
+import type { TendonError } from "../errors.ts";
 import { newId } from "../ids.ts";
 
 /** Names a value that interceptors leave for the implementation, such as the principal. */
@@ -33,6 +34,11 @@ export interface RpcContext {
   readonly peer: string;
   /** How long the caller was willing to wait when the call came in; without it, for ever. */
   readonly deadlineMs: number | undefined;
+  /**
+   * Ends the call from this side, whatever the implementation does: the signal aborts and the caller gets `error`. For
+   * interceptors whose condition stopped holding while a stream is open. Has no effect on a call that ended.
+   */
+  fail(error: TendonError): void;
   /** Must be called before the first response. Names are lower case; a name ending in "-bin" is not supported. */
   setResponseHeader(name: string, value: string): void;
   /** Sent when the call ends well. */
@@ -56,6 +62,8 @@ export class CallContext implements RpcContext {
   readonly deadlineMs: number | undefined;
   responseHeaders: Map<string, string> | undefined;
   responseTrailers: Map<string, string> | undefined;
+  /** Set by the wire: makes `fail` reach the caller, and readers and writers that wait. */
+  onFail: ((error: TendonError) => void) | undefined;
   private readonly values = new Map<ContextKey<unknown>, unknown>();
   private controller: AbortController | undefined;
   private abortReason: unknown;
@@ -92,6 +100,12 @@ export class CallContext implements RpcContext {
     if (this.ended || this.abortReason !== undefined) return;
     this.abortReason = reason;
     this.controller?.abort(reason);
+  }
+
+  fail(error: TendonError): void {
+    if (this.ended || this.abortReason !== undefined) return;
+    this.abort(error);
+    this.onFail?.(error);
   }
 
   /** The call's outcome stands; what the wire reports afterwards is no cancellation. */

@@ -92,7 +92,7 @@ function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMetho
     const context = openContext(method, handler);
     try {
       for await (const response of pipeline.many(method, run, requestsOf(input, context), context)) {
-        if (context.aborted !== undefined) return;
+        if (context.aborted !== undefined) throw context.aborted;
         sendMetadata(handler, context, false);
         yield response;
       }
@@ -131,11 +131,30 @@ function requestsOf(input: Input, context: CallContext): Input {
 }
 
 async function* abortable(requests: AsyncIterable<Message>, context: CallContext): AsyncGenerator<Message> {
+  const iterator = requests[Symbol.asyncIterator]();
   try {
-    yield* requests;
+    for (;;) {
+      const next = await nextUnlessFailed(iterator, context);
+      if (next.done) return;
+      yield next.value;
+    }
   } catch (error) {
     throw context.aborted ?? (error instanceof ConnectError ? fromConnect(error) : error);
+  } finally {
+    // Not awaited: it waits behind a read that may never end.
+    iterator.return?.().catch(() => {});
   }
+}
+
+function nextUnlessFailed(
+  iterator: AsyncIterator<Message>,
+  context: CallContext,
+): Promise<IteratorResult<Message>> {
+  return new Promise((resolve, reject) => {
+    context.onFail = reject;
+    if (context.aborted !== undefined) reject(context.aborted);
+    iterator.next().then(resolve, reject);
+  });
 }
 
 /** What the library itself finds wrong with a request stream is the caller's to mend. */

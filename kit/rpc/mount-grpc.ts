@@ -144,6 +144,11 @@ function openContext(
     context.abort(reason);
     onAbort?.(reason);
   });
+  context.onFail = (error) => {
+    onAbort?.(error);
+    // Ends the loop over the requests; on a call with many responses it is also what sends the status.
+    call.emit("error", grpcStatus(wireFailure(error)));
+  };
   return context;
 }
 
