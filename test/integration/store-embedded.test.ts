@@ -64,7 +64,7 @@ function owner(setting?: OwnerSetting): OwnerProcess {
   return process;
 }
 
-/** All processes whose command line names a path under `path`, and their workers. */
+/** Every Postgres whose database is under `path`, and its workers. */
 function postgresOn(path: string): number[] {
   const lines = execFileSync("ps", ["-eww", "-o", "pid=,ppid=,stat=,args="], { encoding: "utf8" }).split(
     "\n",

@@ -10,6 +10,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
+import { isAlive } from "../../server/store/embedded/cluster.ts";
 import {
   type EmbeddedPostgres,
   startEmbeddedPostgres,
@@ -162,7 +163,7 @@ async function dropDatabase(admin: Pool, name: string): Promise<string[]> {
 async function removeAbandonedRuns(): Promise<void> {
   for (const name of await readdir(tmpdir())) {
     const pid = Number(/^tendon-test-(\d+)-/.exec(name)?.[1] ?? 0);
-    if (pid === 0 || isRunning(pid)) continue;
+    if (pid === 0 || isAlive(pid)) continue;
     const dataDir = join(tmpdir(), name);
     const left: string[] = await readdir(join(dataDir, "postgres", "cluster")).catch(() => []);
     if (left.includes("postmaster.pid")) {
@@ -172,14 +173,5 @@ async function removeAbandonedRuns(): Promise<void> {
       await postgres?.stop();
     }
     await rm(dataDir, { recursive: true, force: true });
-  }
-}
-
-function isRunning(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
   }
 }
