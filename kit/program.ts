@@ -1,0 +1,86 @@
+/** How a program runs until it is told to stop, and how it ends. Only a program's main file uses this. */
+import { createReadStream } from "node:fs";
+import { messageOf } from "./errors.ts";
+import type { Service } from "./lifecycle.ts";
+import type { Logger } from "./log.ts";
+
+/** A failure that its user can mend: one line on stderr, no stack, and this exit code. */
+export class StartupError extends Error {
+  override readonly name = "StartupError";
+  readonly exitCode: number;
+
+  constructor(message: string, exitCode = 1, options?: ErrorOptions) {
+    super(message, options);
+    this.exitCode = exitCode;
+  }
+}
+
+export interface ProgramOptions {
+  readonly name: string;
+  readonly log: Logger;
+  /** Descriptor of a pipe whose other end the parent holds: when the parent dies, however it dies, the program stops too. */
+  readonly lifelineFd?: number | undefined;
+  readonly service: Service;
+}
+
+/**
+ * Starts the service and resolves when the program has stopped: by SIGINT, SIGTERM, the end of its lifeline, or `stop`.
+ * A second signal ends the process at once.
+ */
+export async function runProgram({ name, log, lifelineFd, service }: ProgramOptions): Promise<void> {
+  let requestStop: (why: string) => void = () => {};
+  const stopRequested = new Promise<string>((resolve) => {
+    requestStop = resolve;
+  });
+  let signals = 0;
+  const onSignal = (signal: NodeJS.Signals) => {
+    signals += 1;
+    if (signals > 1) process.exit(128 + (signal === "SIGINT" ? 2 : 15));
+    requestStop(signal);
+  };
+  process.on("SIGINT", onSignal);
+  process.on("SIGTERM", onSignal);
+  // A log reader that went away must not end the program.
+  process.on("SIGPIPE", () => {});
+  process.on("SIGHUP", onSignal);
+  if (lifelineFd !== undefined) watchLifeline(lifelineFd, () => requestStop("the parent is gone"));
+  process.on("unhandledRejection", (error) => crash(log, error));
+  process.on("uncaughtException", (error) => crash(log, error));
+
+  const starting = service.start();
+  const why = await Promise.race([starting.then(() => stopRequested), stopRequested]);
+  log.info({ why }, `${name} stops`);
+  await service.stop();
+  await starting.catch(() => {});
+  log.info(`${name} has stopped`);
+}
+
+/** A bug: whoever dies is replaced by someone who reads the log, so nothing is worth going on for. */
+function crash(log: Logger, error: unknown): void {
+  log.fatal({ error: error instanceof Error ? error.stack : String(error) }, "a bug ends this program");
+  process.exit(70);
+}
+
+function watchLifeline(fd: number, onEnd: () => void): void {
+  const pipe = createReadStream("", { fd, autoClose: false });
+  pipe.on("error", onEnd);
+  pipe.on("end", onEnd);
+  pipe.resume();
+}
+
+/** Runs a main function: a failure becomes one line on stderr and an exit code, never a stack for something its user can mend. */
+export async function runMain(name: string, main: () => Promise<number | undefined>): Promise<void> {
+  try {
+    process.exitCode = (await main()) ?? 0;
+  } catch (error) {
+    const mendable =
+      error instanceof StartupError ||
+      (error instanceof Error && error.name.endsWith("Error") && "exitCode" in error);
+    process.stderr.write(
+      `${name}: ${mendable ? messageOf(error) : error instanceof Error ? error.stack : String(error)}\n`,
+    );
+    process.exitCode = mendable ? Number((error as { exitCode: unknown }).exitCode) : 70;
+  }
+  // What is left in the event loop belongs to nobody any more.
+  process.exit();
+}
