@@ -3,7 +3,28 @@
  * Every method is one transaction. Each says which TendonError it must fail with, and when.
  */
 // Each noun's interface stands in its own file; `createPostgresStore` in postgres/store.ts puts them together.
+import type { AgentsStore } from "./agents.ts";
+import type { ApiKeysStore } from "./api-keys.ts";
+import type { AuditStore } from "./audit.ts";
+import type { EnvironmentsStore } from "./environments.ts";
+import type { IdentitiesStore } from "./identities.ts";
+import type { InstallationStore } from "./installation.ts";
+import type { JoinTokensStore } from "./join-tokens.ts";
+import type { ReplicasStore } from "./replicas.ts";
+import type { RequestIdsStore } from "./request-ids.ts";
+import type { WorkspacesStore } from "./workspaces.ts";
+
 export interface Store {
   /** Whether the database answers. Rejects with UNAVAILABLE. */
   ping(): Promise<{ version: string }>;
+  readonly agents: AgentsStore;
+  readonly apiKeys: ApiKeysStore;
+  readonly audit: AuditStore;
+  readonly environments: EnvironmentsStore;
+  readonly identities: IdentitiesStore;
+  readonly installation: InstallationStore;
+  readonly joinTokens: JoinTokensStore;
+  readonly replicas: ReplicasStore;
+  readonly requestIds: RequestIdsStore;
+  readonly workspaces: WorkspacesStore;
 }

@@ -1,0 +1,126 @@
+import { create } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { type ApiKey, ApiKeySchema, Role } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
+import type { ApiKeysStore, KeyRole } from "../api-keys.ts";
+import { insertAudit } from "./audit.ts";
+import { listPage } from "./page.ts";
+import type { Pool } from "./pool.ts";
+import { dateOf, timeField } from "./timestamps.ts";
+import { inTransaction } from "./transaction.ts";
+
+interface Row {
+  api_key_id: string;
+  workspace_id: string | null;
+  name: string;
+  role: KeyRole;
+  hint: string;
+  created_at: Date;
+  expires_at: Date | null;
+  revoked_at: Date | null;
+  last_used_at: Date | null;
+}
+
+const COLUMNS =
+  "api_key_id, workspace_id, name, role, hint, created_at, expires_at, revoked_at, last_used_at";
+
+const ROLES: Readonly<Record<KeyRole, Role>> = {
+  admin: Role.ADMIN,
+  client: Role.CLIENT,
+  harness: Role.HARNESS,
+  proxy: Role.PROXY,
+  peer: Role.PEER,
+};
+
+export function createApiKeysStore(pool: Pool): ApiKeysStore {
+  return {
+    create: (key, audit) =>
+      inTransaction(pool, async (transaction) => {
+        const { rows } = await transaction.query<Row>(
+          `insert into api_keys (api_key_id, workspace_id, name, role, hint, secret_hash, expires_at)
+           values ($1, $2, $3, $4, $5, $6, $7) returning ${COLUMNS}`,
+          [
+            key.id,
+            key.workspaceId ?? null,
+            key.name,
+            key.role,
+            key.hint,
+            Buffer.from(key.secretHash),
+            dateOf(key.expiresAtMs),
+          ],
+        );
+        await insertAudit(transaction, audit);
+        return toApiKey(rows[0]!);
+      }),
+    async findByHash(secretHash) {
+      const { rows } = await pool.query<Row & { archived: boolean }>(
+        `select k.*, w.archived_at is not null as archived
+         from api_keys k left join workspaces w using (workspace_id) where k.secret_hash = $1`,
+        [Buffer.from(secretHash)],
+      );
+      const [row] = rows;
+      if (row === undefined) return undefined;
+      return {
+        apiKeyId: row.api_key_id,
+        role: row.role,
+        workspaceId: row.workspace_id ?? undefined,
+        expiresAtMs: row.expires_at?.getTime(),
+        revoked: row.revoked_at !== null,
+        workspaceArchived: row.archived,
+        lastUsedAtMs: row.last_used_at?.getTime(),
+      };
+    },
+    async touch(apiKeyId) {
+      await pool.query(
+        `update api_keys set last_used_at = date_trunc('minute', now())
+         where api_key_id = $1 and (last_used_at is null or last_used_at < date_trunc('minute', now()))`,
+        [apiKeyId],
+      );
+    },
+    async hasLive(role) {
+      const { rows } = await pool.query<{ found: boolean }>(
+        `select exists (select from api_keys where role = $1 and workspace_id is null and revoked_at is null
+         and (expires_at is null or expires_at > now())) as found`,
+        [role],
+      );
+      return rows[0]?.found ?? false;
+    },
+    list({ workspaceId, includeRevoked, page }) {
+      const values: unknown[] = [];
+      const where: string[] = [];
+      if (workspaceId !== undefined) where.push(`workspace_id = $${values.push(workspaceId)}`);
+      if (!includeRevoked) where.push("revoked_at is null");
+      const query = { columns: COLUMNS, from: "api_keys", where, values, page };
+      return listPage<Row, ApiKey>(pool, { ...query, at: "created_at", id: "api_key_id" }, toApiKey);
+    },
+    revoke: (apiKeyId, workspaceId, audit) =>
+      inTransaction(pool, async (transaction) => {
+        const { rows } = await transaction.query<Row>(
+          `select ${COLUMNS} from api_keys where api_key_id = $1 and ($2::text is null or workspace_id = $2) for update`,
+          [apiKeyId, workspaceId ?? null],
+        );
+        const [before] = rows;
+        if (before === undefined) return undefined;
+        if (before.revoked_at !== null) return toApiKey(before);
+        const changed = await transaction.query<Row>(
+          `update api_keys set revoked_at = now() where api_key_id = $1 returning ${COLUMNS}`,
+          [apiKeyId],
+        );
+        await insertAudit(transaction, { ...audit, workspaceId: before.workspace_id ?? undefined });
+        return toApiKey(changed.rows[0]!);
+      }),
+  };
+}
+
+function toApiKey(row: Row): ApiKey {
+  return create(ApiKeySchema, {
+    id: row.api_key_id,
+    name: row.name,
+    role: ROLES[row.role],
+    workspaceId: row.workspace_id ?? "",
+    hint: row.hint,
+    createdAt: timestampFromDate(row.created_at),
+    ...timeField("expiresAt", row.expires_at),
+    ...timeField("revokedAt", row.revoked_at),
+    ...timeField("lastUsedAt", row.last_used_at),
+  });
+}

@@ -1,0 +1,132 @@
+import { create, fromJsonString } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { canonicalJson } from "../../../kit/canonical-json.ts";
+import { invalidField, TendonError } from "../../../kit/errors.ts";
+import {
+  type Workspace,
+  type WorkspaceLimits,
+  WorkspaceLimitsSchema,
+  WorkspaceSchema,
+} from "../../../proto/gen/tendon/v1/admin_service_pb.js";
+import type { WorkspacesStore } from "../workspaces.ts";
+import { insertAudit } from "./audit.ts";
+import { listPage } from "./page.ts";
+import type { Pool, Queryable } from "./pool.ts";
+import { claimRequestId } from "./request-ids.ts";
+import { timeField } from "./timestamps.ts";
+import { inTransaction, translateViolation } from "./transaction.ts";
+
+interface Row {
+  workspace_id: string;
+  name: string;
+  is_default: boolean;
+  limits: string;
+  created_at: Date;
+  archived_at: Date | null;
+}
+
+const COLUMNS = "workspace_id, name, is_default, limits, created_at, archived_at";
+
+/** Workspaces are made by the whole installation; their request ids belong to no workspace. */
+const INSTALLATION_SCOPE = "";
+
+const MAX_RUNNING_SESSIONS = 10_000;
+
+export function createWorkspacesStore(pool: Pool): WorkspacesStore {
+  return {
+    create: ({ id, name, limits, request, audit }) =>
+      named(name, () =>
+        inTransaction(pool, async (transaction) => {
+          const claim = { ...request, workspaceId: INSTALLATION_SCOPE, scope: "workspace", subjectId: id };
+          const earlier = await claimRequestId(transaction, claim);
+          if (earlier !== undefined) return toWorkspace((await findRow(transaction, earlier))!);
+          const { rows } = await transaction.query<Row>(
+            `insert into workspaces (workspace_id, name, limits) values ($1, $2, $3) returning ${COLUMNS}`,
+            [id, name, limitsText(limits)],
+          );
+          await insertAudit(transaction, audit);
+          return toWorkspace(rows[0]!);
+        }),
+      ),
+    async find(workspaceId) {
+      const row = await findRow(pool, workspaceId);
+      return row && toWorkspace(row);
+    },
+    list({ only, includeArchived, page }) {
+      const values: unknown[] = [];
+      const where: string[] = [];
+      if (only !== undefined) where.push(`workspace_id = $${values.push(only)}`);
+      if (!includeArchived) where.push("archived_at is null");
+      const query = { columns: COLUMNS, from: "workspaces", where, values, page };
+      return listPage<Row, Workspace>(pool, { ...query, at: "created_at", id: "workspace_id" }, toWorkspace);
+    },
+    update: ({ workspaceId, name, limits, audit }) =>
+      named(name ?? "", () =>
+        inTransaction(pool, async (transaction) => {
+          const before = await findRow(transaction, workspaceId, "for update");
+          if (before === undefined) return undefined;
+          const wanted = [name ?? before.name, limits === undefined ? before.limits : limitsText(limits)];
+          if (wanted[0] === before.name && wanted[1] === before.limits) return toWorkspace(before);
+          const { rows } = await transaction.query<Row>(
+            `update workspaces set name = $2, limits = $3 where workspace_id = $1 returning ${COLUMNS}`,
+            [workspaceId, ...wanted],
+          );
+          await insertAudit(transaction, audit);
+          return toWorkspace(rows[0]!);
+        }),
+      ),
+    archive: (workspaceId, audit) =>
+      inTransaction(pool, async (transaction) => {
+        const before = await findRow(transaction, workspaceId, "for update");
+        if (before === undefined) return undefined;
+        if (before.archived_at !== null) return toWorkspace(before);
+        if (before.is_default) throw invalidField("workspace_id", "the default workspace cannot be archived");
+        const { rows } = await transaction.query<Row>(
+          `update workspaces set archived_at = now() where workspace_id = $1 returning ${COLUMNS}`,
+          [workspaceId],
+        );
+        await insertAudit(transaction, audit);
+        return toWorkspace(rows[0]!);
+      }),
+    async runningSessions(workspaceId) {
+      const { rows } = await pool.query<{ session_id: string }>(
+        `select session_id from sessions where status in ('running', 'rescheduling')
+         and ($1::text is null or workspace_id = $1) order by session_id limit ${MAX_RUNNING_SESSIONS}`,
+        [workspaceId ?? null],
+      );
+      return rows.map((row) => row.session_id);
+    },
+  };
+}
+
+async function findRow(db: Queryable, workspaceId: string, lock = ""): Promise<Row | undefined> {
+  const { rows } = await db.query<Row>(`select ${COLUMNS} from workspaces where workspace_id = $1 ${lock}`, [
+    workspaceId,
+  ]);
+  return rows[0];
+}
+
+async function named<T>(name: string, run: () => Promise<T>): Promise<T> {
+  try {
+    return await run();
+  } catch (error) {
+    throw translateViolation(error, {
+      workspaces_name_key: () =>
+        new TendonError("ALREADY_EXISTS", `name: another workspace is called "${name}"`, { field: "name" }),
+    });
+  }
+}
+
+function limitsText(limits: WorkspaceLimits | undefined): string {
+  return canonicalJson(WorkspaceLimitsSchema, limits ?? create(WorkspaceLimitsSchema));
+}
+
+function toWorkspace(row: Row): Workspace {
+  return create(WorkspaceSchema, {
+    id: row.workspace_id,
+    name: row.name,
+    limits: fromJsonString(WorkspaceLimitsSchema, row.limits, { ignoreUnknownFields: true }),
+    createdAt: timestampFromDate(row.created_at),
+    ...timeField("archivedAt", row.archived_at),
+  });
+}

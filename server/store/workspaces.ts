@@ -1,0 +1,34 @@
+/** Tenants. */
+import type { Workspace, WorkspaceLimits } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import type { AuditInput } from "./audit.ts";
+import type { Page, PageRequest } from "./page.ts";
+import type { RequestIdClaim } from "./request-ids.ts";
+
+export interface WorkspacesStore {
+  /** Throws ALREADY_EXISTS for a name in use, REQUEST_ID_REUSED. */
+  create(workspace: {
+    id: string;
+    name: string;
+    limits: WorkspaceLimits | undefined;
+    request: RequestIdClaim;
+    audit: AuditInput;
+  }): Promise<Workspace>;
+  find(workspaceId: string): Promise<Workspace | undefined>;
+  /** Newest first; with `only`, that workspace alone. */
+  list(query: {
+    only: string | undefined;
+    includeArchived: boolean;
+    page: PageRequest;
+  }): Promise<Page<Workspace>>;
+  /** Undefined when there is no such workspace. Throws ALREADY_EXISTS for a name in use. */
+  update(change: {
+    workspaceId: string;
+    name: string | undefined;
+    limits: WorkspaceLimits | undefined;
+    audit: AuditInput;
+  }): Promise<Workspace | undefined>;
+  /** Undefined when there is no such workspace; archived ones stay as they are. Throws INVALID_FIELD for the default one. */
+  archive(workspaceId: string, audit: AuditInput): Promise<Workspace | undefined>;
+  /** The workspace's sessions that are running; without a workspace all of the installation. At most 10,000. */
+  runningSessions(workspaceId: string | undefined): Promise<string[]>;
+}
