@@ -1,8 +1,9 @@
 /** How a program runs until it is told to stop, and how it ends. Only a program's main file uses this. */
 import { createReadStream } from "node:fs";
-import { messageOf } from "./errors.ts";
+import { TendonError } from "./errors.ts";
 import type { Service } from "./lifecycle.ts";
 import type { Logger } from "./log.ts";
+import { SettingsError } from "./settings/settings.ts";
 
 /** A failure that its user can mend: one line on stderr, no stack, and this exit code. */
 export class StartupError extends Error {
@@ -58,7 +59,7 @@ export async function runProgram({ name, log, lifelineFd, service }: ProgramOpti
 /** A bug: whoever dies is replaced by someone who reads the log, so nothing is worth going on for. */
 function crash(log: Logger, error: unknown): void {
   log.fatal({ error: error instanceof Error ? error.stack : String(error) }, "a bug ends this program");
-  process.exit(70);
+  process.exit(EXIT_BUG);
 }
 
 function watchLifeline(fd: number, onEnd: () => void): void {
@@ -68,19 +69,28 @@ function watchLifeline(fd: number, onEnd: () => void): void {
   pipe.resume();
 }
 
-/** Runs a main function: a failure becomes one line on stderr and an exit code, never a stack for something its user can mend. */
+/** Runs a main function: a failure that its user can mend becomes lines on stderr and an exit code; only a bug shows its stack. */
 export async function runMain(name: string, main: () => Promise<number | undefined>): Promise<void> {
   try {
     process.exitCode = (await main()) ?? 0;
   } catch (error) {
-    const mendable =
-      error instanceof StartupError ||
-      (error instanceof Error && error.name.endsWith("Error") && "exitCode" in error);
-    process.stderr.write(
-      `${name}: ${mendable ? messageOf(error) : error instanceof Error ? error.stack : String(error)}\n`,
-    );
-    process.exitCode = mendable ? Number((error as { exitCode: unknown }).exitCode) : 70;
+    const { lines, exitCode } = explain(error);
+    for (const line of lines) process.stderr.write(`${name}: ${line}\n`);
+    process.exitCode = exitCode;
   }
   // What is left in the event loop belongs to nobody any more.
   process.exit();
+}
+
+const EXIT_BAD_CONFIG = 2;
+const EXIT_BUG = 70;
+
+function explain(error: unknown): { lines: readonly string[]; exitCode: number } {
+  if (error instanceof SettingsError) return { lines: error.problems, exitCode: EXIT_BAD_CONFIG };
+  if (error instanceof StartupError) return { lines: [error.message], exitCode: error.exitCode };
+  if (error instanceof TendonError) return { lines: [error.message], exitCode: 1 };
+  return {
+    lines: [error instanceof Error ? (error.stack ?? error.message) : String(error)],
+    exitCode: EXIT_BUG,
+  };
 }

@@ -1,0 +1,75 @@
+/** The proxy's own HTTP listener: what harnesses and git reach. */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { StartupError } from "../kit/program.ts";
+
+/** Routes that exist and are not built yet: they answer a typed error instead of a surprising 404. */
+const NOT_BUILT = [
+  { prefix: "/mcp/", what: "MCP servers" },
+  { prefix: "/git/", what: "git repositories" },
+];
+
+const HEADERS_TIMEOUT_MS = 10_000;
+const MAX_CONNECTIONS = 10_000;
+
+export interface Inbound {
+  readonly port: number;
+  close(): Promise<void>;
+}
+
+export async function listenInbound(
+  host: string,
+  port: number,
+  isConnected: () => boolean,
+): Promise<Inbound> {
+  const server = createServer({ headersTimeout: HEADERS_TIMEOUT_MS }, (request, response) =>
+    answer(request, response, isConnected()),
+  );
+  server.maxConnections = MAX_CONNECTIONS;
+  await listening(server, host, port);
+  return {
+    port: (server.address() as AddressInfo).port,
+    close() {
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      server.closeAllConnections();
+      return closed;
+    },
+  };
+}
+
+function listening(server: Server, host: string, port: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    server.once("error", (error: NodeJS.ErrnoException) => {
+      const why = error.code === "EADDRINUSE" ? "it is in use by another program" : error.message;
+      reject(new StartupError(`cannot listen on ${host}:${port}: ${why}`));
+    });
+    server.listen(port, host, resolve);
+  });
+}
+
+function answer(request: IncomingMessage, response: ServerResponse, connected: boolean): void {
+  // Nothing here reads bodies; a sender of a large one is not kept waiting.
+  request.resume();
+  const { status, body } = route((request.url ?? "/").split("?", 1)[0] ?? "/", connected);
+  response.writeHead(status, { "content-type": "application/json" });
+  response.end(JSON.stringify(body));
+}
+
+function route(path: string, connected: boolean): { status: number; body: unknown } {
+  if (path === "/healthz") {
+    if (connected) return { status: 200, body: { status: "ok" } };
+    return { status: 503, body: { status: "unavailable", missing: ["connection to the server"] } };
+  }
+  const notBuilt = NOT_BUILT.find(({ prefix }) => path.startsWith(prefix));
+  if (notBuilt !== undefined) {
+    return {
+      status: 501,
+      body: errorBody("not_configured", `this proxy does not serve ${notBuilt.what} yet`),
+    };
+  }
+  return { status: 404, body: errorBody("not_found_error", "the proxy has no such route") };
+}
+
+function errorBody(type: string, message: string) {
+  return { type: "error", error: { type, message } };
+}

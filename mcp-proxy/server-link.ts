@@ -1,0 +1,133 @@
+/**
+ * The proxy's connection to the server.
+ *
+ * P1 There is one at a time; the next is dialled only when the last has ended.
+ * P2 A connection that is silent for longer than the server said is ended here, whatever the socket believes.
+ * P3 Delays between attempts grow, and start over only after a connection has stood.
+ */
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationMs } from "@bufbuild/protobuf/wkt";
+import { Backoff } from "../kit/backoff.ts";
+import type { Clock } from "../kit/clock.ts";
+import type { Connection } from "../kit/dial/dial.ts";
+import { messageOf, TendonError } from "../kit/errors.ts";
+import type { Service } from "../kit/lifecycle.ts";
+import type { Logger } from "../kit/log.ts";
+import { HeartbeatSchema } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import {
+  ProxyAnswerSchema,
+  ProxyHelloSchema,
+  ProxyService,
+  type ProxyServiceConnectResponse,
+  type ProxyWelcome,
+} from "../proto/gen/tendon/v1/proxy_service_pb.js";
+
+const BACKOFF = { firstMs: 100, maxMs: 10_000, resetAfterMs: 30_000 };
+/** How long the server may take to say welcome. */
+const WELCOME_TIMEOUT_MS = 10_000;
+/** For a server that leaves the numbers out. */
+const DEFAULT_BEAT_MS = 5_000;
+const DEFAULT_TIMEOUT_MS = 15_000;
+
+export interface ServerLinkDeps {
+  readonly connection: Connection;
+  readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export class ServerLink implements Service {
+  readonly name = "server link";
+  connected = false;
+  private readonly deps: ServerLinkDeps;
+  private readonly stopping = new AbortController();
+  private loop: Promise<void> | undefined;
+
+  constructor(deps: ServerLinkDeps) {
+    this.deps = deps;
+  }
+
+  /** Resolves at once: the server may come later. */
+  async start(): Promise<void> {
+    this.loop ??= this.run();
+  }
+
+  async stop(): Promise<void> {
+    this.stopping.abort(new TendonError("CANCELLED", "the proxy stops"));
+    await this.loop;
+  }
+
+  private async run(): Promise<void> {
+    const { clock, log } = this.deps;
+    const backoff = new Backoff(clock, BACKOFF);
+    while (!this.stopping.signal.aborted) {
+      try {
+        await this.attempt(backoff);
+        log.info("the server ended the connection");
+      } catch (error) {
+        if (!this.stopping.signal.aborted)
+          log.warn({ error: messageOf(error) }, "no connection to the server");
+      }
+      this.connected = false;
+      await clock.sleep(backoff.nextDelayMs(), this.stopping.signal).catch(() => {});
+    }
+  }
+
+  private async attempt(backoff: Backoff): Promise<void> {
+    const { clock, connection, hello, log } = this.deps;
+    const ended = new AbortController();
+    const signal = AbortSignal.any([ended.signal, this.stopping.signal]);
+    const call = connection.client(ProxyService).connect({ signal });
+    const give = (message: string) => ended.abort(new TendonError("UNAVAILABLE", message));
+    let lastHeardMs = clock.monotonicMs();
+    let stopBeating = clock.after(WELCOME_TIMEOUT_MS, () => give("the server did not say welcome in time"));
+    let received = 0n;
+    let sent = 0n;
+    const beat = (welcome: ProxyWelcome) => {
+      const timeoutMs = welcome.heartbeatTimeout ? durationMs(welcome.heartbeatTimeout) : DEFAULT_TIMEOUT_MS;
+      if (clock.monotonicMs() - lastHeardMs > timeoutMs)
+        return give("nothing was heard from the server for too long");
+      sent += 1n;
+      const heartbeat = create(HeartbeatSchema, { sequence: sent, receivedSequence: received });
+      call.send({ kind: { case: "heartbeat", value: heartbeat } }).catch(() => {});
+    };
+    try {
+      await call.send({ kind: { case: "hello", value: create(ProxyHelloSchema, hello) } });
+      for await (const message of call.responses) {
+        lastHeardMs = clock.monotonicMs();
+        if (message.kind.case === "heartbeat") received = message.kind.value.sequence;
+        else if (message.kind.case === "draining") return;
+        else if (message.kind.case === "welcome") {
+          const welcome = message.kind.value;
+          stopBeating();
+          const everyMs = welcome.heartbeatEvery ? durationMs(welcome.heartbeatEvery) : DEFAULT_BEAT_MS;
+          stopBeating = clock.every(everyMs, () => beat(welcome));
+          backoff.connected();
+          this.connected = true;
+          log.info({ replicaId: welcome.replicaId }, "connected to the server");
+        } else await this.answer(message, (kind) => call.send({ kind }));
+      }
+    } finally {
+      stopBeating();
+      call.cancel();
+    }
+  }
+
+  /** What the server may ask and this build cannot do is answered, so that nobody waits for it. */
+  private async answer(
+    { kind }: ProxyServiceConnectResponse,
+    send: (kind: { case: "answer"; value: ReturnType<typeof refusal> }) => Promise<void>,
+  ): Promise<void> {
+    if (kind.case === "validate" || kind.case === "reseal")
+      await send({ case: "answer", value: refusal(kind.value.askId) });
+    else if (kind.case === "tunnel") await send({ case: "answer", value: refusal(kind.value.tunnelId) });
+  }
+}
+
+function refusal(askId: string) {
+  return create(ProxyAnswerSchema, {
+    askId,
+    reason: "NOT_CONFIGURED",
+    message: "this proxy does not open credentials yet",
+  });
+}
