@@ -1,0 +1,103 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { eventually } from "../test/kit/eventually.ts";
+import { loadOrCreateSealingKey } from "./sealing-key.ts";
+
+const PROGRAM = fileURLToPath(new URL("../dist/mcp-proxy.mjs", import.meta.url));
+let folder = "";
+let child: ChildProcess | undefined;
+
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "tendon-proxy-"));
+});
+afterEach(async () => {
+  if (child?.exitCode === null && child.signalCode === null) {
+    const ended = new Promise((resolve) => child?.once("exit", resolve));
+    child.kill("SIGKILL");
+    await ended;
+  }
+  child = undefined;
+  rmSync(folder, { recursive: true, force: true });
+});
+
+function startProxy(environment: Record<string, string> = {}) {
+  const started = spawn(process.execPath, [PROGRAM], {
+    env: {
+      TENDON_PROXY_KEY: "canary-proxy-key",
+      TENDON_PROXY_PORT: "0",
+      TENDON_PROXY_SEALING_KEY_FILE: join(folder, "sealing.key"),
+      TENDON_URL: "http://127.0.0.1:1",
+      ...environment,
+    },
+    stdio: ["ignore", "ignore", "pipe"],
+  });
+  child = started;
+  let stderr = "";
+  started.stderr.on("data", (chunk) => {
+    stderr += chunk;
+  });
+  const exit = new Promise<number | null>((resolve) => started.once("exit", resolve));
+  return { exit, stderr: () => stderr };
+}
+
+describe("the sealing key", () => {
+  test("is made once, readable by its owner alone, and is the same afterwards", async () => {
+    const path = join(folder, "keys", "sealing.key");
+    const [first, second] = await Promise.all([loadOrCreateSealingKey(path), loadOrCreateSealingKey(path)]);
+    expect(second.keyId).toBe(first.keyId);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    expect(first.keyId).toMatch(/^[A-Za-z0-9_-]{43}$/);
+    expect(Object.keys(JSON.parse(first.publicJwk))).not.toContain("d");
+  });
+
+  test("that others may read, or that is no key, is refused in one line that repeats nothing of it", async () => {
+    const open = join(folder, "open.key");
+    writeFileSync(open, "{}", { mode: 0o644 });
+    await expect(loadOrCreateSealingKey(open)).rejects.toThrow(/others may read .*chmod 600/);
+    const broken = join(folder, "broken.key");
+    writeFileSync(broken, "canary-content", { mode: 0o600 });
+    const failure: unknown = await loadOrCreateSealingKey(broken).catch((error: unknown) => error);
+    expect(String(failure)).toMatch(/not a key in JWK form/);
+    expect(String(failure)).not.toContain("canary");
+  });
+});
+
+describe("the proxy program", () => {
+  test("says that it is not connected, answers its routes with a typed error, and stops on SIGTERM without a trace of its key", async () => {
+    const proxy = startProxy();
+    const url = await eventually(() => /"url":"(http:[^"]+)"/.exec(proxy.stderr())?.[1]);
+    const health = await fetch(`${url}/healthz`);
+    expect([health.status, await health.json()]).toEqual([
+      503,
+      { status: "unavailable", missing: ["connection to the server"] },
+    ]);
+    for (const path of ["/mcp/sesn_1/github", "/git/sesn_1/repo.git/info/refs"]) {
+      const answer = await fetch(`${url}${path}`, { method: "POST", body: "x".repeat(100_000) });
+      expect([answer.status, ((await answer.json()) as { error: { type: string } }).error.type]).toEqual([
+        501,
+        "not_configured",
+      ]);
+    }
+    expect((await fetch(`${url}/else`)).status).toBe(404);
+    child?.kill("SIGTERM");
+    expect(await proxy.exit).toBe(0);
+    expect(proxy.stderr()).not.toContain("canary-proxy-key");
+  });
+
+  test("ends with one line and a code when its port is taken or a setting is wrong", async () => {
+    const first = startProxy();
+    const port = await eventually(() => /"url":"http:\/\/127.0.0.1:(\d+)"/.exec(first.stderr())?.[1]);
+    const holder = child;
+    const second = startProxy({ TENDON_PROXY_PORT: port });
+    expect(await second.exit).toBe(1);
+    expect(second.stderr().trim().split("\n").at(-1)).toMatch(/cannot listen on 127.0.0.1:\d+: it is in use/);
+    const third = startProxy({ TENDON_PROXY_PROT: "1" });
+    expect(await third.exit).toBe(2);
+    expect(third.stderr()).toMatch(/TENDON_PROXY_PROT .*did you mean TENDON_PROXY_PORT/);
+    child = holder;
+  });
+});
