@@ -1,5 +1,5 @@
 /** How a program runs until it is told to stop, and how it ends. Only a program's main file uses this. */
-import { createReadStream } from "node:fs";
+import { Socket } from "node:net";
 import { TendonError } from "./errors.ts";
 import type { Service } from "./lifecycle.ts";
 import type { Logger } from "./log.ts";
@@ -63,7 +63,9 @@ function crash(log: Logger, error: unknown): void {
 }
 
 function watchLifeline(fd: number, onEnd: () => void): void {
-  const pipe = createReadStream("", { fd, autoClose: false });
+  // Not a file stream: its read would hold a worker thread, and the process could not end before the pipe does.
+  const pipe = new Socket({ fd, readable: true, writable: false });
+  pipe.unref();
   pipe.on("error", onEnd);
   pipe.on("end", onEnd);
   pipe.resume();

@@ -8,7 +8,7 @@
  *   const settings = readSettings(table, environment, { knownElsewhere: [] });
  *   settings.values.TENDON_PORT;
  */
-import { readFileSync, statSync } from "node:fs";
+import { closeSync, readFileSync, statSync } from "node:fs";
 import { nearestName } from "./nearest-name.ts";
 import type { Parser } from "./parsers.ts";
 
@@ -130,13 +130,27 @@ function findText(
 function readSecretFile(name: string, path: string): string {
   let text: string;
   try {
-    if (statSync(path).size > MAX_SECRET_FILE_BYTES) throw new Error("it is too large for a secret");
-    text = readFileSync(path, "utf8").replace(/\r?\n$/, "");
+    text = readSecretText(path).replace(/\r?\n$/, "");
   } catch (error) {
     throw new SettingsError([`${name}: cannot read ${path}: ${(error as Error).message}`]);
   }
   if (text === "") throw new SettingsError([`${name}: ${path} is empty`]);
   return text;
+}
+
+/** "/dev/fd/N" is read as the inherited descriptor itself, once, and closed: a launcher's pipe cannot be opened by its name. */
+function readSecretText(path: string): string {
+  const inherited = /^\/dev\/fd\/(\d{1,4})$/.exec(path);
+  if (inherited === null) {
+    if (statSync(path).size > MAX_SECRET_FILE_BYTES) throw new Error("it is too large for a secret");
+    return readFileSync(path, "utf8");
+  }
+  const fd = Number(inherited[1]);
+  try {
+    return readFileSync(fd, "utf8");
+  } finally {
+    closeSync(fd);
+  }
 }
 
 function parseText(name: string, setting: Setting, text: string, source: SettingSource): unknown {
