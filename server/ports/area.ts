@@ -11,7 +11,7 @@ export interface Area {
   readonly parts?: readonly Service[];
   /**
    * The server is about to stop: long streams are told and ended with DRAINING, so that their callers go elsewhere. Resolves
-   * when they have ended; called once, and waited for a bounded time.
+   * when they have ended, at the latest after `graceMs`. Called once.
    */
-  drain?(): Promise<void>;
+  drain?(graceMs: number): Promise<void>;
 }

@@ -48,6 +48,11 @@ export function maySee(principal: Principal, workspaceId: string): boolean {
   return principal.workspaceId === undefined || principal.workspaceId === workspaceId;
 }
 
+/** The workspace that lists are read in; undefined for a caller who sees the whole installation. */
+export function scopeOf(principal: Principal): string | undefined {
+  return "workspaceId" in principal ? principal.workspaceId : undefined;
+}
+
 /** "admin apikey_…": how the audit log names the caller. */
 export function actorOf(principal: Principal): string {
   if (principal.kind === "anonymous") return "anonymous";

@@ -20,6 +20,6 @@ export interface SessionTokens {
    * nothing about whether the epoch is still the newest: whoever writes checks that.
    */
   verify(token: string): Promise<SessionTokenClaims>;
-  /** Public keys of all replicas whose tokens may still be shown: a JWK set as JSON text. */
+  /** Public keys of all replicas whose tokens may still be shown: a JWK set as JSON text, the same text for the same keys. */
   publicKeys(): Promise<string>;
 }

@@ -31,6 +31,8 @@ export interface NewApiKey {
 
 export interface ApiKeysStore {
   create(key: NewApiKey, audit: AuditInput): Promise<ApiKey>;
+  /** Makes the key unless one with this hash is there; says what is there. Any number of servers may do it at once. */
+  ensure(key: NewApiKey, audit: AuditInput): Promise<KeyIdentity>;
   findByHash(secretHash: Uint8Array): Promise<KeyIdentity | undefined>;
   /** Remembers that the key was used, to the minute. */
   touch(apiKeyId: string): Promise<void>;

@@ -63,7 +63,6 @@ export interface ReplicasStore {
 
   /** Also replaces an older connection of the same instance, and remembers its sealing keys for good. */
   proxyConnected(proxy: ProxyRow): Promise<void>;
-  proxySeen(instanceId: string, replicaId: string): Promise<void>;
   /** Does nothing when the instance is connected elsewhere by now. */
   proxyGone(instanceId: string, replicaId: string): Promise<void>;
 

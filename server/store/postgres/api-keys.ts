@@ -1,10 +1,10 @@
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { type ApiKey, ApiKeySchema, Role } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
-import type { ApiKeysStore, KeyRole } from "../api-keys.ts";
+import type { ApiKeysStore, KeyIdentity, KeyRole, NewApiKey } from "../api-keys.ts";
 import { insertAudit } from "./audit.ts";
 import { listPage } from "./page.ts";
-import type { Pool } from "./pool.ts";
+import type { Pool, Queryable } from "./pool.ts";
 import { dateOf, timeField } from "./timestamps.ts";
 import { inTransaction } from "./transaction.ts";
 
@@ -23,6 +23,9 @@ interface Row {
 const COLUMNS =
   "api_key_id, workspace_id, name, role, hint, created_at, expires_at, revoked_at, last_used_at";
 
+const INSERT = `insert into api_keys (api_key_id, workspace_id, name, role, hint, secret_hash, expires_at)
+  values ($1, $2, $3, $4, $5, $6, $7) on conflict (secret_hash) do nothing`;
+
 const ROLES: Readonly<Record<KeyRole, Role>> = {
   admin: Role.ADMIN,
   client: Role.CLIENT,
@@ -35,40 +38,17 @@ export function createApiKeysStore(pool: Pool): ApiKeysStore {
   return {
     create: (key, audit) =>
       inTransaction(pool, async (transaction) => {
-        const { rows } = await transaction.query<Row>(
-          `insert into api_keys (api_key_id, workspace_id, name, role, hint, secret_hash, expires_at)
-           values ($1, $2, $3, $4, $5, $6, $7) returning ${COLUMNS}`,
-          [
-            key.id,
-            key.workspaceId ?? null,
-            key.name,
-            key.role,
-            key.hint,
-            Buffer.from(key.secretHash),
-            dateOf(key.expiresAtMs),
-          ],
-        );
+        const { rows } = await transaction.query<Row>(`${INSERT} returning ${COLUMNS}`, valuesOf(key));
         await insertAudit(transaction, audit);
         return toApiKey(rows[0]!);
       }),
-    async findByHash(secretHash) {
-      const { rows } = await pool.query<Row & { archived: boolean }>(
-        `select k.*, w.archived_at is not null as archived
-         from api_keys k left join workspaces w using (workspace_id) where k.secret_hash = $1`,
-        [Buffer.from(secretHash)],
-      );
-      const [row] = rows;
-      if (row === undefined) return undefined;
-      return {
-        apiKeyId: row.api_key_id,
-        role: row.role,
-        workspaceId: row.workspace_id ?? undefined,
-        expiresAtMs: row.expires_at?.getTime(),
-        revoked: row.revoked_at !== null,
-        workspaceArchived: row.archived,
-        lastUsedAtMs: row.last_used_at?.getTime(),
-      };
-    },
+    ensure: (key, audit) =>
+      inTransaction(pool, async (transaction) => {
+        const { rowCount } = await transaction.query(INSERT, valuesOf(key));
+        if (rowCount === 1) await insertAudit(transaction, audit);
+        return (await findIdentity(transaction, key.secretHash))!;
+      }),
+    findByHash: (secretHash) => findIdentity(pool, secretHash),
     async touch(apiKeyId) {
       await pool.query(
         `update api_keys set last_used_at = date_trunc('minute', now())
@@ -108,6 +88,30 @@ export function createApiKeysStore(pool: Pool): ApiKeysStore {
         await insertAudit(transaction, { ...audit, workspaceId: before.workspace_id ?? undefined });
         return toApiKey(changed.rows[0]!);
       }),
+  };
+}
+
+function valuesOf(key: NewApiKey): unknown[] {
+  const { id, workspaceId, name, role, hint, secretHash, expiresAtMs } = key;
+  return [id, workspaceId ?? null, name, role, hint, Buffer.from(secretHash), dateOf(expiresAtMs)];
+}
+
+async function findIdentity(db: Queryable, secretHash: Uint8Array): Promise<KeyIdentity | undefined> {
+  const { rows } = await db.query<Row & { archived: boolean }>(
+    `select k.*, w.archived_at is not null as archived
+     from api_keys k left join workspaces w using (workspace_id) where k.secret_hash = $1`,
+    [Buffer.from(secretHash)],
+  );
+  const [row] = rows;
+  if (row === undefined) return undefined;
+  return {
+    apiKeyId: row.api_key_id,
+    role: row.role,
+    workspaceId: row.workspace_id ?? undefined,
+    expiresAtMs: row.expires_at?.getTime(),
+    revoked: row.revoked_at !== null,
+    workspaceArchived: row.archived,
+    lastUsedAtMs: row.last_used_at?.getTime(),
   };
 }
 

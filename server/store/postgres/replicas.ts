@@ -13,8 +13,8 @@ import { inTransaction } from "./transaction.ts";
 const KEYS_KEPT = "interval '30 minutes'";
 const REPLICAS_KEPT = "interval '1 day'";
 const SEEN = `clock_timestamp() - interval '${SEEN_WITHIN_MS} milliseconds'`;
-/** A row of something connected also needs a replica that lives. */
-const CONNECTED = `c.seen_at > ${SEEN} and exists (select from replicas r where r.replica_id = c.replica_id and r.seen_at > ${SEEN})`;
+/** Whoever holds the connection removes the row when it ends; a replica that died could not. */
+const CONNECTED = `exists (select from replicas r where r.replica_id = c.replica_id and r.seen_at > ${SEEN})`;
 
 interface PresenceRow {
   version: string;
@@ -119,15 +119,9 @@ function harnessMethods(pool: Pool): Pick<ReplicasStore, "harnessConnected" | "h
   };
 }
 
-function proxyMethods(pool: Pool): Pick<ReplicasStore, "proxyConnected" | "proxySeen" | "proxyGone"> {
+function proxyMethods(pool: Pool): Pick<ReplicasStore, "proxyConnected" | "proxyGone"> {
   return {
     proxyConnected: (proxy) => inTransaction(pool, (transaction) => connectProxy(transaction, proxy)),
-    async proxySeen(instanceId, replicaId) {
-      await pool.query(
-        "update connected_proxies set seen_at = clock_timestamp() where instance_id = $1 and replica_id = $2",
-        [instanceId, replicaId],
-      );
-    },
     async proxyGone(instanceId, replicaId) {
       await pool.query("delete from connected_proxies where instance_id = $1 and replica_id = $2", [
         instanceId,
@@ -170,7 +164,7 @@ async function readPresence(pool: Pool, workspaceId: string | undefined): Promis
        (select coalesce(json_agg(c.drivers order by c.hand_agent_id), '[]') from hand_agents c
           where c.revoked_at is null and c.last_seen_at > clock_timestamp() - interval '45 seconds'
             and ($1::text is null or c.workspace_id = $1)
-            and exists (select from replicas r where r.replica_id = c.replica_id and r.seen_at > ${SEEN})) as agents`,
+            and ${CONNECTED}) as agents`,
     [workspaceId ?? null],
   );
   const row = rows[0]!;

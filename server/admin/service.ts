@@ -1,0 +1,249 @@
+/** AdminService. Every change writes its entry of the audit log in its own transaction. */
+import { create } from "@bufbuild/protobuf";
+import { contentHash } from "../../kit/canonical-json.ts";
+import type { Clock } from "../../kit/clock.ts";
+import { notFound } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import type { Logger } from "../../kit/log.ts";
+import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import {
+  type AdminService,
+  type ArchiveWorkspaceRequest,
+  type CreateApiKeyRequest,
+  type CreateJoinTokenRequest,
+  type CreateWorkspaceRequest,
+  CreateWorkspaceRequestSchema,
+  type GetStatusRequest,
+  type GetWorkspaceRequest,
+  type ListApiKeysRequest,
+  type ListAuditEntriesRequest,
+  type ListJoinTokensRequest,
+  type ListWorkspacesRequest,
+  type RevokeApiKeyRequest,
+  type RevokeHandAgentRequest,
+  type RevokeJoinTokenRequest,
+  type StopSessionsRequest,
+  type UpdateWorkspaceRequest,
+  type Workspace,
+} from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import type { HandControl } from "../ports/hand-control.ts";
+import { actorOf, maySee, principalOf, scopeOf } from "../ports/principal.ts";
+import type { SessionLog } from "../ports/session-log.ts";
+import type { AuditInput } from "../store/audit.ts";
+import type { Cursor, PageRequest } from "../store/page.ts";
+import type { Store } from "../store/store.ts";
+import { newApiKey, newJoinToken } from "./new-key.ts";
+import { namedWorkspace, planKey, requireInstallationWide } from "./rules.ts";
+import { createStatus } from "./status.ts";
+import { stopSessions } from "./stop-sessions.ts";
+
+export interface AdminDeps {
+  readonly store: Pick<Store, "apiKeys" | "audit" | "identities" | "joinTokens" | "replicas" | "workspaces">;
+  readonly sessionLog: Pick<SessionLog, "append">;
+  readonly handControl: Pick<HandControl, "disconnect">;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly build: string;
+  readonly installationId: string;
+  readonly defaultWorkspaceId: string;
+  readonly databaseKind: "embedded" | "external";
+}
+
+const DEFAULT_PAGE = 20;
+const DEFAULT_AUDIT_PAGE = 100;
+const DEFAULT_JOIN_TOKEN_MS = 3_600_000;
+
+export class AdminServiceHandler implements ServiceImplementation<typeof AdminService> {
+  private readonly deps: AdminDeps;
+  private readonly store: AdminDeps["store"];
+
+  constructor(deps: AdminDeps) {
+    this.deps = deps;
+    this.store = deps.store;
+  }
+
+  async getStatus(_request: GetStatusRequest, context: RpcContext) {
+    const presence = await this.store.replicas.presence(scopeOf(principalOf(context)));
+    return createStatus(presence, this.deps);
+  }
+
+  async createWorkspace(request: CreateWorkspaceRequest, context: RpcContext) {
+    requireInstallationWide(principalOf(context), "make workspaces");
+    const { name, limits, requestId } = request;
+    const content = contentHash(
+      CreateWorkspaceRequestSchema,
+      create(CreateWorkspaceRequestSchema, limits === undefined ? { name } : { name, limits }),
+    );
+    const id = newId("workspace");
+    const workspace = await this.store.workspaces.create({
+      id,
+      name,
+      limits,
+      request: { requestId, contentHash: content },
+      audit: this.audit(context, "workspace.create", id, id, { name }),
+    });
+    return { workspace };
+  }
+
+  async getWorkspace({ workspaceId }: GetWorkspaceRequest, context: RpcContext) {
+    const named = namedWorkspace(principalOf(context), workspaceId) ?? this.deps.defaultWorkspaceId;
+    return { workspace: found(await this.store.workspaces.find(named), "workspace", named) };
+  }
+
+  async listWorkspaces(request: ListWorkspacesRequest, context: RpcContext) {
+    const only = scopeOf(principalOf(context));
+    const query: PageQuery = ["workspaces", only, request.includeArchived];
+    const page = pageOf(request, query, DEFAULT_PAGE);
+    const { items, next } = await this.store.workspaces.list({
+      only,
+      includeArchived: request.includeArchived,
+      page,
+    });
+    return { workspaces: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async updateWorkspace(request: UpdateWorkspaceRequest, context: RpcContext) {
+    const { workspaceId, name, limits } = request;
+    this.requireVisible(context, workspaceId);
+    if (limits !== undefined) requireInstallationWide(principalOf(context), "change limits");
+    const changed = { ...(name === undefined ? {} : { name }), limits: limits !== undefined };
+    const audit = this.audit(context, "workspace.update", workspaceId, workspaceId, changed);
+    const workspace = await this.store.workspaces.update({ workspaceId, name, limits, audit });
+    return { workspace: found(workspace, "workspace", workspaceId) };
+  }
+
+  async archiveWorkspace({ workspaceId }: ArchiveWorkspaceRequest, context: RpcContext) {
+    requireInstallationWide(principalOf(context), "archive workspaces");
+    const audit = this.audit(context, "workspace.archive", workspaceId, workspaceId);
+    const workspace = found(
+      await this.store.workspaces.archive(workspaceId, audit),
+      "workspace",
+      workspaceId,
+    );
+    await stopSessions(this.deps, workspaceId, context.signal);
+    return { workspace };
+  }
+
+  async createApiKey(request: CreateApiKeyRequest, context: RpcContext) {
+    const plan = planKey(request, principalOf(context), this.deps.clock.nowMs());
+    if (plan.workspaceId !== undefined) await this.requireLive(plan.workspaceId);
+    const { secret, secretHash, hint } = newApiKey(plan.role);
+    const id = newId("apiKey");
+    const { name } = request;
+    const audit = this.audit(context, "api_key.create", id, plan.workspaceId, { name, role: plan.role });
+    const apiKey = await this.store.apiKeys.create({ id, name, ...plan, secretHash, hint }, audit);
+    return { apiKey, secret };
+  }
+
+  async listApiKeys(request: ListApiKeysRequest, context: RpcContext) {
+    const workspaceId = scopeOf(principalOf(context));
+    const { includeRevoked } = request;
+    const query: PageQuery = ["api keys", workspaceId, includeRevoked];
+    const page = pageOf(request, query, DEFAULT_PAGE);
+    const { items, next } = await this.store.apiKeys.list({ workspaceId, includeRevoked, page });
+    return { apiKeys: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async revokeApiKey({ apiKeyId }: RevokeApiKeyRequest, context: RpcContext) {
+    const audit = this.audit(context, "api_key.revoke", apiKeyId);
+    const apiKey = await this.store.apiKeys.revoke(apiKeyId, scopeOf(principalOf(context)), audit);
+    return { apiKey: found(apiKey, "API key", apiKeyId) };
+  }
+
+  async createJoinToken(request: CreateJoinTokenRequest, context: RpcContext) {
+    const workspaceId =
+      namedWorkspace(principalOf(context), request.workspaceId) ?? this.deps.defaultWorkspaceId;
+    await this.requireLive(workspaceId);
+    const { secret, secretHash } = newJoinToken();
+    const id = newId("joinToken");
+    const { pool } = request;
+    const uses = request.uses || 1;
+    const validForMs = Number(request.validForMs) || DEFAULT_JOIN_TOKEN_MS;
+    const joinToken = await this.store.joinTokens.create(
+      { id, workspaceId, pool, secretHash, uses, validForMs },
+      this.audit(context, "join_token.create", id, workspaceId, { pool, uses, valid_for_ms: validForMs }),
+    );
+    return { joinToken, secret };
+  }
+
+  async listJoinTokens(request: ListJoinTokensRequest, context: RpcContext) {
+    const workspaceId = scopeOf(principalOf(context));
+    const query: PageQuery = ["join tokens", workspaceId];
+    const page = pageOf(request, query, DEFAULT_PAGE);
+    const { items, next } = await this.store.joinTokens.list({ workspaceId, page });
+    return { joinTokens: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async revokeJoinToken({ joinTokenId }: RevokeJoinTokenRequest, context: RpcContext) {
+    const audit = this.audit(context, "join_token.revoke", joinTokenId);
+    const scope = scopeOf(principalOf(context));
+    const joinToken = await this.store.joinTokens.revoke(joinTokenId, scope, audit);
+    return { joinToken: found(joinToken, "join token", joinTokenId) };
+  }
+
+  async revokeHandAgent({ handAgentId }: RevokeHandAgentRequest, context: RpcContext) {
+    const audit = this.audit(context, "hand_agent.revoke", handAgentId);
+    const scope = scopeOf(principalOf(context));
+    if (!(await this.store.identities.revokeHandAgent(handAgentId, scope, audit))) {
+      throw notFound("hand agent", handAgentId);
+    }
+    await this.deps.handControl.disconnect(handAgentId, "the hand agent was revoked");
+    return {};
+  }
+
+  async listAuditEntries(request: ListAuditEntriesRequest, context: RpcContext) {
+    const workspaceId = scopeOf(principalOf(context));
+    const subject = request.subject || undefined;
+    const query: PageQuery = ["audit", workspaceId, subject];
+    const page = pageOf(request, query, DEFAULT_AUDIT_PAGE);
+    const { items, next } = await this.store.audit.list({ workspaceId, subject, page });
+    return { entries: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async stopSessions({ workspaceId }: StopSessionsRequest, context: RpcContext) {
+    const named = namedWorkspace(principalOf(context), workspaceId);
+    if (named !== undefined) found(await this.store.workspaces.find(named), "workspace", named);
+    await this.store.audit.record(
+      this.audit(context, "sessions.stop", named ?? this.deps.installationId, named),
+    );
+    return { sessionIds: await stopSessions(this.deps, named, context.signal) };
+  }
+
+  private requireVisible(context: RpcContext, workspaceId: string): void {
+    if (!maySee(principalOf(context), workspaceId)) throw notFound("workspace", workspaceId);
+  }
+
+  /** Nothing new is made in an archived workspace. */
+  private async requireLive(workspaceId: string): Promise<Workspace> {
+    const workspace = await this.store.workspaces.find(workspaceId);
+    if (workspace === undefined || workspace.archivedAt !== undefined)
+      throw notFound("workspace", workspaceId);
+    return workspace;
+  }
+
+  private audit(
+    context: RpcContext,
+    action: string,
+    subject: string,
+    workspaceId?: string,
+    detail: Readonly<Record<string, unknown>> = {},
+  ): AuditInput {
+    return { actor: actorOf(principalOf(context)), action, subject, workspaceId, detail };
+  }
+}
+
+function pageOf(
+  request: { pageSize: number; pageToken: string },
+  query: PageQuery,
+  defaultSize: number,
+): PageRequest {
+  const after = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+  return { size: request.pageSize || defaultSize, after };
+}
+
+function found<T>(value: T | undefined, what: string, id: string): T {
+  if (value === undefined) throw notFound(what, id);
+  return value;
+}

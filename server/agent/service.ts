@@ -1,0 +1,100 @@
+/** AgentService. */
+import { create } from "@bufbuild/protobuf";
+import { contentHash } from "../../kit/canonical-json.ts";
+import { notFound } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { type Agent, AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import type {
+  AgentService,
+  ArchiveAgentRequest,
+  CreateAgentRequest,
+  GetAgentRequest,
+  ListAgentsRequest,
+  ListAgentVersionsRequest,
+  UpdateAgentRequest,
+} from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import type { AgentsStore } from "../store/agents.ts";
+import type { Cursor, PageRequest } from "../store/page.ts";
+import { checkAgentSpec } from "./rules.ts";
+
+export interface AgentDeps {
+  readonly agents: AgentsStore;
+  readonly defaultWorkspaceId: string;
+}
+
+const DEFAULT_PAGE = 20;
+
+export class AgentServiceHandler implements ServiceImplementation<typeof AgentService> {
+  private readonly deps: AgentDeps;
+  private readonly agents: AgentsStore;
+
+  constructor(deps: AgentDeps) {
+    this.deps = deps;
+    this.agents = deps.agents;
+  }
+
+  async createAgent({ requestId, spec }: CreateAgentRequest, context: RpcContext) {
+    const wanted = spec ?? create(AgentSpecSchema);
+    checkAgentSpec(wanted);
+    const agent = await this.agents.create({
+      id: newId("agent"),
+      workspaceId: workspaceOf(principalOf(context), this.deps.defaultWorkspaceId),
+      spec: wanted,
+      request: { requestId, contentHash: contentHash(AgentSpecSchema, wanted) },
+    });
+    return { agent };
+  }
+
+  async getAgent({ agentId, version }: GetAgentRequest, context: RpcContext) {
+    return { agent: await this.find(agentId, version, context) };
+  }
+
+  async listAgents(request: ListAgentsRequest, context: RpcContext) {
+    const workspaceId = scopeOf(principalOf(context));
+    const { includeArchived } = request;
+    const query: PageQuery = ["agents", workspaceId, includeArchived];
+    const page = pageOf(request, query);
+    const { items, next } = await this.agents.list({ workspaceId, includeArchived, page });
+    return { agents: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async listAgentVersions(request: ListAgentVersionsRequest, context: RpcContext) {
+    const { agentId } = request;
+    await this.find(agentId, 0, context);
+    const query: PageQuery = ["agent versions", agentId];
+    const { items, next } = await this.agents.listVersions({ agentId, page: pageOf(request, query) });
+    return { agents: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async updateAgent({ agentId, spec, expectedVersion }: UpdateAgentRequest, context: RpcContext) {
+    const wanted = spec ?? create(AgentSpecSchema);
+    checkAgentSpec(wanted);
+    const workspaceId = scopeOf(principalOf(context));
+    const agent = await this.agents.update({ agentId, workspaceId, spec: wanted, expectedVersion });
+    if (agent === undefined) throw notFound("agent", agentId);
+    return { agent };
+  }
+
+  async archiveAgent({ agentId }: ArchiveAgentRequest, context: RpcContext) {
+    const agent = await this.agents.archive(agentId, scopeOf(principalOf(context)));
+    if (agent === undefined) throw notFound("agent", agentId);
+    return { agent };
+  }
+
+  private async find(agentId: string, version: number, context: RpcContext): Promise<Agent> {
+    const agent = await this.agents.find(agentId, version);
+    if (agent === undefined || !maySee(principalOf(context), agent.workspaceId)) {
+      throw notFound(version === 0 ? "agent" : `version ${version} of an agent`, agentId);
+    }
+    return agent;
+  }
+}
+
+function pageOf(request: { pageSize: number; pageToken: string }, query: PageQuery): PageRequest {
+  const after = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+  return { size: request.pageSize || DEFAULT_PAGE, after };
+}

@@ -1,0 +1,144 @@
+/**
+ * The composition root: builds every area from the store, the clock and each other's ports, and nothing else knows how.
+ * A new area is a few lines in `createAreas`.
+ */
+import type { Clock } from "../kit/clock.ts";
+import { within } from "../kit/clock.ts";
+import { messageOf, TendonError } from "../kit/errors.ts";
+import { type Service, ServiceGroup } from "../kit/lifecycle.ts";
+import type { Logger } from "../kit/log.ts";
+import { HealthState } from "../kit/rpc/health.ts";
+import { bindService } from "../kit/rpc/service.ts";
+import type { SigningKey } from "../kit/sign/key-file.ts";
+import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
+import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
+import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
+import { AdminServiceHandler } from "./admin/service.ts";
+import { AgentServiceHandler } from "./agent/service.ts";
+import type { ServerConfig } from "./config.ts";
+import { EnvironmentServiceHandler } from "./environment/service.ts";
+import { addHealthRoutes } from "./http/health-routes.ts";
+import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
+import { HttpRouter } from "./http/router.ts";
+import type { Area } from "./ports/area.ts";
+import type { HandControl } from "./ports/hand-control.ts";
+import type { SessionLog } from "./ports/session-log.ts";
+import type { SessionTokens } from "./ports/session-tokens.ts";
+import { createProxyArea } from "./proxy/area.ts";
+import { createInterceptors } from "./rpc/interceptors.ts";
+import { CONTRACT_SERVICES } from "./rpc/policy.ts";
+import { createRoutes, type Routes } from "./rpc/routes.ts";
+import { createSessionTokens } from "./rpc/session-tokens.ts";
+import type { Store } from "./store/store.ts";
+
+export interface AppDeps {
+  readonly config: ServerConfig;
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly build: string;
+  readonly replicaId: string;
+  readonly installationId: string;
+  readonly defaultWorkspaceId: string;
+  readonly databaseKind: "embedded" | "external";
+  /** A direct URL for LISTEN. */
+  readonly listenUrl: string;
+  readonly signingKey: SigningKey;
+  /** How often the credential of an open stream is looked at again; the promise is 60 s with the key cache. */
+  readonly recheckEveryMs?: number;
+}
+
+export interface App {
+  readonly routes: Routes;
+  readonly metrics: ServerMetrics;
+  /** Plain HTTP beside the contract's calls; later parts add to it. */
+  readonly router: HttpRouter;
+  /** The areas' long-running parts. */
+  readonly parts: Service;
+  /** Whether `/readyz` and the health service say that calls are taken. */
+  setTakesCalls(takesCalls: boolean): void;
+  /** Tells every area that the server is about to stop, and waits at most `graceMs`. */
+  drain(graceMs: number): Promise<void>;
+}
+
+const DEFAULT_RECHECK_MS = 30_000;
+
+export function createApp(deps: AppDeps): App {
+  const { clock, log, store } = deps;
+  const metrics = createMetrics();
+  const sessionTokens = createSessionTokens({ key: deps.signingKey, replicas: store.replicas, clock });
+  const areas = createAreas({ ...deps, metrics, sessionTokens });
+  const health = new HealthState(CONTRACT_SERVICES.map(({ typeName }) => typeName));
+  const router = new HttpRouter(log);
+  let takesCalls = false;
+  addHealthRoutes(router, { store, metrics, clock, takesCalls: () => takesCalls });
+  const routes = createRoutes({
+    services: areas.flatMap(({ services = [] }) => services),
+    health,
+    fallback: router.handle,
+    interceptors: createInterceptors({
+      ...store,
+      sessionTokens,
+      clock,
+      log,
+      recheckEveryMs: deps.recheckEveryMs ?? DEFAULT_RECHECK_MS,
+      observer: metrics.calls,
+    }),
+    log,
+    clock,
+  });
+  return {
+    routes,
+    metrics,
+    router,
+    parts: new ServiceGroup(
+      "areas",
+      areas.flatMap(({ parts = [] }) => parts),
+    ),
+    setTakesCalls(value) {
+      takesCalls = value;
+      health.set(value);
+    },
+    drain: (graceMs) => drainAreas(areas, graceMs, clock, log),
+  };
+}
+
+interface AreaDeps extends AppDeps {
+  readonly metrics: ServerMetrics;
+  readonly sessionTokens: SessionTokens;
+}
+
+/** Ports that point back at a later area are closures over it: called only once everything is built. */
+function createAreas(deps: AreaDeps): Area[] {
+  const { store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
+  const proxy = createProxyArea({ replicas: store.replicas, sessionTokens, replicaId, clock, log, metrics });
+
+  // Sessions, harnesses and hands plug in here; until then nothing runs that could be asked for.
+  const sessionLog: Pick<SessionLog, "append"> = {
+    append: async () => {
+      throw new TendonError("NOT_IMPLEMENTED", "this build of the server keeps no sessions");
+    },
+  };
+  const handControl: Pick<HandControl, "disconnect"> = { disconnect: async () => {} };
+
+  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl });
+  const agent = new AgentServiceHandler({ agents: store.agents, defaultWorkspaceId });
+  const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
+  return [
+    proxy,
+    { name: "admin", services: [bindService(AdminService, admin)] },
+    { name: "agent", services: [bindService(AgentService, agent)] },
+    { name: "environment", services: [bindService(EnvironmentService, environment)] },
+  ];
+}
+
+async function drainAreas(areas: readonly Area[], graceMs: number, clock: Clock, log: Logger): Promise<void> {
+  const draining = areas.map(async ({ name, drain }) => {
+    try {
+      await drain?.(graceMs);
+    } catch (error) {
+      log.warn({ area: name, error: messageOf(error) }, "an area did not drain cleanly");
+    }
+  });
+  await within(clock, graceMs, Promise.all(draining), () => new Error("grace is over")).catch(() => {});
+}

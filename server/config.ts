@@ -1,0 +1,97 @@
+/** The server's settings, read once. */
+import { LOG_LEVELS } from "../kit/log.ts";
+import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
+import { integer, oneOf, port, text, url } from "../kit/settings/parsers.ts";
+import {
+  defineSettings,
+  readSettings,
+  type Settings,
+  SettingsError,
+  type SettingValues,
+} from "../kit/settings/settings.ts";
+
+export const serverSettings = defineSettings({
+  TENDON_PORT: { parse: port(), default: 7400, help: "The one TCP port for everything; 0 takes a free one." },
+  TENDON_HOST: {
+    parse: text({ maxChars: 255 }),
+    default: "127.0.0.1",
+    help: "Address to listen on; 0.0.0.0 or :: for all, which should go together with TLS.",
+  },
+  TENDON_DATA_DIR: {
+    parse: text(),
+    default: ".tendon",
+    help: "Folder of the server's key files and of the embedded Postgres.",
+  },
+  TENDON_DATABASE_URL: {
+    parse: url(["postgres", "postgresql"]),
+    secret: true,
+    help: "Postgres 15 or newer. Not set: a Postgres of its own runs under the data directory.",
+  },
+  TENDON_DATABASE_LISTEN_URL: {
+    parse: url(["postgres", "postgresql"]),
+    secret: true,
+    help: "A direct connection for LISTEN, when TENDON_DATABASE_URL leads through a transaction-mode pooler.",
+  },
+  TENDON_DATABASE_POOL: {
+    parse: integer({ min: 2, max: 200 }),
+    default: 10,
+    help: "Most database connections of this replica, 2 to 200.",
+  },
+  TENDON_TLS_CERT: { parse: text(), help: "Certificate chain (PEM file); read again when it changes." },
+  TENDON_TLS_KEY: { parse: text(), help: "Private key of the certificate (PEM file)." },
+  TENDON_TLS_CLIENT_CA: {
+    parse: text(),
+    help: "Certificates (PEM file) that must have signed the clients' certificates. Not set: clients need none.",
+  },
+  TENDON_H2C: {
+    parse: oneOf(["auto", "mixed"]),
+    default: "auto",
+    help: "Where clear HTTP/2 goes: auto to the gRPC server, mixed to one that also answers Connect and plain HTTP, for meshes.",
+  },
+  TENDON_ADMIN_KEY: {
+    parse: adminKey,
+    secret: true,
+    help: "An installation-wide admin key of your own, 32 characters or more. Not set: one is made and written to admin.key in the data directory.",
+  },
+  TENDON_PEER_URL: {
+    parse: url(["http", "https"]),
+    help: "Where the other replicas reach this one. Not set: they do not.",
+  },
+  TENDON_LEASE_TTL_MS: {
+    parse: integer({ min: 1_000, max: 600_000 }),
+    default: 30_000,
+    help: "How long a brain's lease lasts without renewal, in milliseconds, 1000 to 600000.",
+  },
+  TENDON_PROVISION_TIMEOUT_MS: {
+    parse: integer({ min: 100, max: 3_600_000 }),
+    default: 60_000,
+    help: "How long a call waits for a hand where the environment does not say, in milliseconds, 100 to 3600000.",
+  },
+  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
+  TENDON_LIFELINE_FD: {
+    parse: integer({ min: 3, max: 1023 }),
+    help: "Descriptor whose end stops the program; for launchers.",
+  },
+});
+
+export type ServerConfig = SettingValues<typeof serverSettings>;
+
+/** Throws a SettingsError with every problem. */
+export function readConfig(): Settings<typeof serverSettings> {
+  const settings = readSettings(serverSettings, process.env, { knownElsewhere: KNOWN_NAMES });
+  const { TENDON_TLS_CERT, TENDON_TLS_KEY, TENDON_TLS_CLIENT_CA } = settings.values;
+  if ((TENDON_TLS_CERT === undefined) !== (TENDON_TLS_KEY === undefined)) {
+    throw new SettingsError(["TENDON_TLS_CERT and TENDON_TLS_KEY go together; set both or none"]);
+  }
+  if (TENDON_TLS_CLIENT_CA !== undefined && TENDON_TLS_CERT === undefined) {
+    throw new SettingsError(["TENDON_TLS_CLIENT_CA needs TENDON_TLS_CERT and TENDON_TLS_KEY"]);
+  }
+  return settings;
+}
+
+function adminKey(value: string): string {
+  if (!/^[\x21-\x7e]{32,512}$/.test(value)) {
+    throw new Error("must be 32 to 512 printable characters without spaces");
+  }
+  return value;
+}

@@ -1,0 +1,53 @@
+/** What an environment may be, beyond what the proto's own rules say. Errors name the field's path in the request. */
+import { invalidField } from "../../kit/errors.ts";
+import { type EnvironmentSpec, type Network, NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
+
+const VARIABLE_NAME = /^[A-Za-z_][A-Za-z0-9_]{0,127}$/;
+const LABEL_NAME = /^[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?$/;
+const POOL = /^([a-z0-9][a-z0-9_-]*)?$/;
+const HOST =
+  /^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$/;
+const MAX_LABEL_CHARS = 63;
+const MAX_VARIABLE_CHARS = 32 * 1024;
+const MAX_IDLE_MS = 30 * 86_400_000;
+
+/** Throws INVALID_FIELD for the first thing that is wrong. */
+export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
+  if (!POOL.test(spec.pool)) throw invalidField("spec.pool", "must be lower-case letters, digits, _ and -");
+  checkLabels(spec.labels);
+  checkVariables(spec.variables);
+  if (spec.network !== undefined) checkNetwork(spec.network);
+  if (spec.idleTimeoutMs > MAX_IDLE_MS) throw invalidField("spec.idle_timeout_ms", "must be at most 30 days");
+}
+
+function checkLabels(labels: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(labels)) {
+    const path = `spec.labels["${name.slice(0, MAX_LABEL_CHARS)}"]`;
+    if (!LABEL_NAME.test(name))
+      throw invalidField(path, "a label's name has 1 to 64 letters, digits, . _ / and -");
+    if (value.length > MAX_LABEL_CHARS)
+      throw invalidField(path, `must have at most ${MAX_LABEL_CHARS} characters`);
+  }
+}
+
+function checkVariables(variables: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(variables)) {
+    const path = `spec.variables["${name.slice(0, MAX_LABEL_CHARS)}"]`;
+    if (!VARIABLE_NAME.test(name)) throw invalidField(path, "a variable's name has letters, digits and _");
+    if (value.includes("\0")) throw invalidField(path, "must not contain U+0000");
+    if (value.length > MAX_VARIABLE_CHARS)
+      throw invalidField(path, `must have at most ${MAX_VARIABLE_CHARS} characters`);
+  }
+}
+
+function checkNetwork({ mode, allowedHosts }: Network): void {
+  if (allowedHosts.length > 0 && mode !== NetworkMode.LIMITED) {
+    throw invalidField("spec.network.allowed_hosts", "only counts with the mode limited");
+  }
+  const wrong = allowedHosts.findIndex((host) => !HOST.test(host));
+  if (wrong < 0) return;
+  throw invalidField(
+    `spec.network.allowed_hosts[${wrong}]`,
+    "must be a host name, or *.example.com for all of its subdomains",
+  );
+}

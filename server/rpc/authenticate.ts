@@ -1,0 +1,180 @@
+/**
+ * Finds out who calls. An API key is looked up by its hash; a hand agent's token is checked against the key that it
+ * enrolled with; a session token against the replicas' keys. Whoever is revoked is refused within `KEY_CACHE_MS`, and
+ * streams that were open before end within `recheckEveryMs` and that.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { messageOf, TendonError } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+import { createContextKey, type RpcContext } from "../../kit/rpc/context.ts";
+import type { RpcInterceptor } from "../../kit/rpc/pipeline.ts";
+import { streamsRequests, streamsResponses } from "../../kit/rpc/service.ts";
+import type { PublicKeyJwk } from "../../kit/sign/key-file.ts";
+import { hashSecret } from "../../kit/sign/secrets.ts";
+import { verifyToken } from "../../kit/sign/token.ts";
+import { type Principal, principalKey } from "../ports/principal.ts";
+import type { SessionTokens } from "../ports/session-tokens.ts";
+import type { ApiKeysStore, KeyIdentity } from "../store/api-keys.ts";
+import type { IdentitiesStore } from "../store/identities.ts";
+import { type Credential, credentialOf } from "./credential.ts";
+import { isOpen } from "./policy.ts";
+
+export interface AuthenticateDeps {
+  readonly apiKeys: Pick<ApiKeysStore, "findByHash" | "touch">;
+  readonly identities: Pick<IdentitiesStore, "findHandAgent">;
+  readonly sessionTokens: Pick<SessionTokens, "verify">;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** How often the credential of an open stream is looked at again. */
+  readonly recheckEveryMs: number;
+}
+
+/** Who may take the tokens that hand agents sign. */
+export const HAND_AGENT_AUDIENCE = "tendon";
+const HAND_AGENT_TOKEN_MAX_TTL_MS = 5 * 60_000;
+
+/** How long a key that was found good is believed without asking the database. */
+const KEY_CACHE_MS = 10_000;
+const MAX_CACHED_KEYS = 10_000;
+const MINUTE_MS = 60_000;
+
+interface CachedKey {
+  readonly identity: KeyIdentity;
+  readonly untilMs: number;
+}
+
+export class Authenticator {
+  private readonly deps: AuthenticateDeps;
+  /** By hash; the oldest goes first. Keys that were refused are not kept: guesses cannot fill it. */
+  private readonly cache = new Map<string, CachedKey>();
+
+  constructor(deps: AuthenticateDeps) {
+    this.deps = deps;
+  }
+
+  /** Throws UNAUTHENTICATED, KEY_EXPIRED, HAND_AGENT_REVOKED, or UNAVAILABLE when the database cannot be asked. */
+  async identify(credential: Credential): Promise<Principal> {
+    switch (credential.kind) {
+      case "none":
+        return { kind: "anonymous" };
+      case "api_key":
+        return principalOfKey(await this.findKey(credential.secret), this.deps.clock.nowMs());
+      case "hand_agent":
+        return this.handAgent(credential.token, credential.subject);
+      case "session":
+        return { kind: "session", ...(await this.deps.sessionTokens.verify(credential.token)) };
+    }
+  }
+
+  /** Whether the holder still may: tokens run out without ending a stream, revocation ends it. */
+  async recheck(credential: Credential): Promise<void> {
+    if (credential.kind === "api_key") await this.identify(credential);
+    else if (credential.kind === "hand_agent") await this.livingAgent(credential.subject);
+  }
+
+  private async findKey(secret: string): Promise<KeyIdentity> {
+    const { apiKeys, clock, log } = this.deps;
+    const hash = hashSecret(secret);
+    const cached = this.cache.get(hash);
+    if (cached !== undefined && cached.untilMs > clock.monotonicMs()) return cached.identity;
+    this.cache.delete(hash);
+    const identity = await apiKeys.findByHash(Buffer.from(hash, "hex"));
+    if (identity === undefined) throw new TendonError("UNAUTHENTICATED", "the API key is not known here");
+    principalOfKey(identity, clock.nowMs());
+    const oldest = this.cache.size >= MAX_CACHED_KEYS ? this.cache.keys().next().value : undefined;
+    if (oldest !== undefined) this.cache.delete(oldest);
+    this.cache.set(hash, { identity, untilMs: clock.monotonicMs() + KEY_CACHE_MS });
+    if (Math.floor((identity.lastUsedAtMs ?? 0) / MINUTE_MS) < Math.floor(clock.nowMs() / MINUTE_MS)) {
+      apiKeys
+        .touch(identity.apiKeyId)
+        .catch((error: unknown) => log.debug({ error: messageOf(error) }, "a key's use was not noted"));
+    }
+    return identity;
+  }
+
+  private async handAgent(token: string, subject: string): Promise<Principal> {
+    const { handAgentId, workspaceId, pool, publicKey } = await this.livingAgent(subject);
+    const x = Buffer.from(publicKey).toString("base64url");
+    const jwk: PublicKeyJwk = { kty: "OKP", crv: "Ed25519", x };
+    await verifyToken(() => jwk, token, {
+      audience: HAND_AGENT_AUDIENCE,
+      clock: this.deps.clock,
+      maxTtlMs: HAND_AGENT_TOKEN_MAX_TTL_MS,
+    });
+    return { kind: "hand_agent", handAgentId, workspaceId, pool };
+  }
+
+  private async livingAgent(handAgentId: string) {
+    const identity = await this.deps.identities.findHandAgent(handAgentId);
+    if (identity === undefined) throw new TendonError("UNAUTHENTICATED", "the token is not valid");
+    if (identity.revoked) {
+      throw new TendonError(
+        "HAND_AGENT_REVOKED",
+        "this hand agent was revoked; enrol it again with a new join token",
+        {
+          hand_agent_id: handAgentId,
+        },
+      );
+    }
+    return identity;
+  }
+}
+
+function principalOfKey(key: KeyIdentity, nowMs: number): Principal {
+  const { apiKeyId: keyId, role, workspaceId } = key;
+  if (key.revoked) throw new TendonError("UNAUTHENTICATED", "the API key was revoked", { api_key_id: keyId });
+  if (key.workspaceArchived) {
+    throw new TendonError("UNAUTHENTICATED", "the API key's workspace was archived", { api_key_id: keyId });
+  }
+  if (key.expiresAtMs !== undefined && key.expiresAtMs <= nowMs) {
+    throw new TendonError("KEY_EXPIRED", "the API key has expired", { api_key_id: keyId });
+  }
+  if (role === "peer") return { kind: "peer", keyId };
+  if (role !== "client") return { kind: role, keyId, workspaceId };
+  if (workspaceId === undefined)
+    throw new TendonError("UNAUTHENTICATED", "the API key belongs to no workspace");
+  return { kind: "client", keyId, workspaceId };
+}
+
+const stopWatchingKey = createContextKey<() => void>("stop watching the credential");
+
+/** Leaves the principal in the call's context. Open methods pass unseen: see policy.ts. */
+export function authenticateInterceptor(deps: AuthenticateDeps): RpcInterceptor {
+  const authenticator = new Authenticator(deps);
+  return {
+    async onCall(context) {
+      if (isOpen(context.method)) return;
+      const credential = credentialOf(context.requestHeaders);
+      context.set(principalKey, await authenticator.identify(credential));
+      if (streamsRequests(context.method) || streamsResponses(context.method)) {
+        context.set(stopWatchingKey, watch(deps, authenticator, credential, context));
+      }
+    },
+    onEnd: (context) => context.get(stopWatchingKey)?.(),
+  };
+}
+
+/** Looks again and again; a database that does not answer ends no stream. */
+function watch(
+  { clock, recheckEveryMs }: AuthenticateDeps,
+  authenticator: Authenticator,
+  credential: Credential,
+  context: RpcContext,
+): () => void {
+  let busy = false;
+  const look = async () => {
+    try {
+      await authenticator.recheck(credential);
+    } catch (error) {
+      const refused = error instanceof TendonError && error.reason !== "UNAVAILABLE";
+      if (refused) context.fail(error);
+    }
+  };
+  return clock.every(recheckEveryMs, () => {
+    if (busy) return;
+    busy = true;
+    void look().finally(() => {
+      busy = false;
+    });
+  });
+}
