@@ -1334,7 +1334,8 @@ export declare const AdminService: GenService<{
    *
    * Effect: the named fields.
    * Idempotency: setting the same values again changes nothing.
-   * Fails: NOT_FOUND, ALREADY_EXISTS for a name in use, INVALID_FIELD.
+   * Fails: NOT_FOUND, ALREADY_EXISTS for a name in use, INVALID_FIELD, ROLE_NOT_ALLOWED for limits unless
+   * installation-wide.
    * Callers: admin.
    *
    * @generated from rpc tendon.v1.AdminService.UpdateWorkspace
@@ -1349,7 +1350,7 @@ export declare const AdminService: GenService<{
    *
    * Effect: the workspace is archived for good.
    * Idempotency: archiving it again returns it unchanged.
-   * Fails: NOT_FOUND, ROLE_NOT_ALLOWED unless installation-wide.
+   * Fails: NOT_FOUND, ROLE_NOT_ALLOWED unless installation-wide, INVALID_FIELD for the default workspace.
    * Callers: admin.
    *
    * @generated from rpc tendon.v1.AdminService.ArchiveWorkspace
@@ -1390,7 +1391,8 @@ export declare const AdminService: GenService<{
     output: typeof ListApiKeysResponseSchema;
   },
   /**
-   * Ends an API key: refused from the next request on, streams that it opened end within 60 s.
+   * Ends an API key: refused at once by the replica that answers this, within 10 s by the others; streams that it
+   * opened end within 60 s.
    *
    * Effect: the key is revoked for good.
    * Idempotency: revoking it again returns it unchanged.

@@ -384,7 +384,8 @@ export declare type McpServer = Message<"tendon.v1.McpServer"> & {
   name: string;
 
   /**
-   * `https://…`, or `hand-agent://<pool>/…` for one that only a hand agent reaches. At most 2048 characters.
+   * `https://…`, or `hand-agent://<pool>/…` for one that only a hand agent reaches; `http://…` on loopback only. No user
+   * or password. At most 2048 characters.
    *
    * @generated from field: string url = 2;
    */

@@ -192,7 +192,7 @@ export declare type ProxyServiceConnectResponse = Message<"tendon.v1.ProxyServic
    */
   kind: {
     /**
-     * First message of every connection.
+     * First message of every connection; comes again when `session_token_keys` have changed.
      *
      * @generated from field: tendon.v1.ProxyWelcome welcome = 1;
      */
