@@ -1,15 +1,8 @@
 /** A program's Ed25519 key in a file that only it can read. */
-import {
-  createPrivateKey,
-  createPublicKey,
-  generateKeyPairSync,
-  type KeyObject,
-  randomBytes,
-} from "node:crypto";
-import { link, mkdir, open, readFile, stat, unlink } from "node:fs/promises";
-import { dirname } from "node:path";
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from "node:crypto";
 import { calculateJwkThumbprint } from "jose";
 import { messageOf } from "../errors.ts";
+import { createPrivateFile, readPrivateFile } from "../private-file.ts";
 
 /** The public half, as others keep it: JSON that holds no secret. */
 export interface PublicKeyJwk {
@@ -33,7 +26,7 @@ export async function loadOrCreateKeyFile(path: string): Promise<SigningKey> {
   const existing = await readKeyFile(path);
   if (existing !== undefined) return existing;
   const { privateKey } = generateKeyPairSync("ed25519");
-  await writeOnce(path, privateKey.export({ type: "pkcs8", format: "pem" }) as string);
+  await createPrivateFile(path, privateKey.export({ type: "pkcs8", format: "pem" }) as string);
   const created = await readKeyFile(path);
   if (created === undefined) throw new Error(`${path} vanished right after it was made`);
   return created;
@@ -60,40 +53,10 @@ export function keyId(publicKey: PublicKeyJwk): Promise<string> {
 }
 
 async function readKeyFile(path: string): Promise<SigningKey | undefined> {
-  let pem: string;
   try {
-    const { mode } = await stat(path);
-    if ((mode & 0o077) !== 0) {
-      throw new Error(`others may read it (mode ${(mode & 0o777).toString(8)}); run: chmod 600 ${path}`);
-    }
-    pem = await readFile(path, "utf8");
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
-    throw new Error(`cannot use the key file ${path}: ${messageOf(error)}`);
-  }
-  try {
-    return await signingKeyFromPem(pem);
+    const pem = await readPrivateFile(path);
+    return pem === undefined ? undefined : await signingKeyFromPem(pem);
   } catch (error) {
     throw new Error(`cannot use the key file ${path}: ${messageOf(error)}`);
-  }
-}
-
-/** The file appears with all of its bytes or not at all; one that is there already stays. */
-async function writeOnce(path: string, content: string): Promise<void> {
-  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-  const draft = `${path}.${randomBytes(6).toString("hex")}`;
-  const file = await open(draft, "wx", 0o600);
-  try {
-    await file.writeFile(content);
-    await file.sync();
-  } finally {
-    await file.close();
-  }
-  try {
-    await link(draft, path);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
-  } finally {
-    await unlink(draft);
   }
 }

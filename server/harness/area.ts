@@ -1,28 +1,24 @@
 /** Puts the parts of work distribution together. */
+import { bindService } from "../../kit/rpc/service.ts";
+import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import type { Area } from "../ports/area.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
-import type { HarnessPresence } from "../ports/harness-presence.ts";
+import type { ReplicasStore } from "../store/replicas.ts";
 import { Dispatcher, type DispatcherDeps } from "./dispatcher.ts";
 import { HarnessServiceHandler } from "./service.ts";
 
-export interface HarnessArea {
-  readonly service: HarnessServiceHandler;
+export interface HarnessArea extends Area {
   readonly dispatch: HarnessDispatch;
-  start(): void;
-  /** Tells harnesses to attach elsewhere. */
-  drain(graceMs: number): Promise<void>;
-  stop(): Promise<void>;
 }
 
-export function createHarnessArea(
-  deps: DispatcherDeps & { readonly presence: HarnessPresence },
-): HarnessArea {
+export function createHarnessArea(deps: DispatcherDeps & { readonly replicas: ReplicasStore }): HarnessArea {
   const dispatcher = new Dispatcher(deps);
   const service = new HarnessServiceHandler({ ...deps, dispatcher });
   return {
-    service,
-    start: () => dispatcher.start(),
+    name: "harness",
+    services: [bindService(HarnessService, service)],
+    parts: [dispatcher],
     drain: (graceMs) => service.drain(graceMs),
-    stop: () => dispatcher.stop(),
     dispatch: {
       async wake(sessionId) {
         const answer = await deps.leases.wake(sessionId);

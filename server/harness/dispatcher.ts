@@ -11,6 +11,7 @@ import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
+import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import { LeaseProofSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import { ToolDescriptionSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
@@ -47,7 +48,8 @@ export interface DispatcherDeps {
   readonly log: Logger;
 }
 
-export class Dispatcher {
+export class Dispatcher implements Service {
+  readonly name = "dispatcher";
   private readonly deps: DispatcherDeps;
   private readonly connections = new Set<HarnessConnection>();
   /** Held sessions of this replica, by session id. */
@@ -62,7 +64,7 @@ export class Dispatcher {
     this.deps = deps;
   }
 
-  start(): void {
+  async start(): Promise<void> {
     const { sessionLog, clock } = this.deps;
     this.stops.push(sessionLog.onAdvance((advance) => this.advanced(advance)));
     this.stops.push(clock.every(POLL_EVERY_MS, () => void this.poll()));

@@ -15,8 +15,8 @@ import {
   ServerDrainingSchema,
   type WorkRequest,
 } from "../../proto/gen/tendon/v1/harness_service_pb.js";
-import type { HarnessPresence } from "../ports/harness-presence.ts";
 import { principalOf } from "../ports/principal.ts";
+import type { ReplicasStore } from "../store/replicas.ts";
 import type { Dispatcher, DispatcherDeps } from "./dispatcher.ts";
 import { HarnessConnection } from "./harness-connection.ts";
 import { HEARTBEAT_EVERY_MS, HEARTBEAT_TIMEOUT_MS, PROTOCOL_VERSION, RENEWALS_PER_TTL } from "./limits.ts";
@@ -26,7 +26,7 @@ const TOKEN_RENEW_AFTER_MS = 10 * 60_000;
 
 export interface HarnessServiceDeps extends DispatcherDeps {
   readonly dispatcher: Dispatcher;
-  readonly presence: HarnessPresence;
+  readonly replicas: ReplicasStore;
 }
 
 export class HarnessServiceHandler implements ServiceImplementation<typeof HarnessService> {
@@ -60,14 +60,14 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       connection.outbox.end();
       this.open.delete(connection);
       this.deps.dispatcher.leave(connection, connection.leaving ? "goodbye" : "broken");
-      await this.deps.presence
-        .gone(connection.instanceId)
+      await this.deps.replicas
+        .harnessGone(connection.instanceId, this.deps.replicaId)
         .catch((error: unknown) => this.warn(error, "could not remove a harness"));
       void reading;
     }
   }
 
-  /** Tells every harness to attach elsewhere; resolves once they have gone or `graceMs` have passed. */
+  /** Tells every harness to attach elsewhere, and ends the streams. */
   async drain(graceMs: number): Promise<void> {
     this.draining = true;
     for (const connection of this.open) {
@@ -89,9 +89,10 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     }
     const principal = principalOf(context);
     const workspaceId = principal.kind === "harness" ? principal.workspaceId : undefined;
-    const { clock, dispatcher, leaseTtlMs, presence, replicaId } = this.deps;
+    const { clock, dispatcher, leaseTtlMs, replicas, replicaId } = this.deps;
     const connection = new HarnessConnection(hello, workspaceId, clock.monotonicMs());
-    await presence.connected({
+    await replicas.harnessConnected({
+      replicaId,
       instanceId: hello.instanceId,
       build: hello.build,
       loops: hello.loops,
@@ -156,7 +157,10 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
 
   private async take(connection: HarnessConnection, request: WorkRequest): Promise<void> {
     const { kind } = request;
-    if (kind.case === "heartbeat") return connection.heard(kind.value.sequence);
+    if (kind.case === "heartbeat") {
+      connection.heard(kind.value.sequence);
+      return this.deps.replicas.harnessSeen(connection.instanceId, this.deps.replicaId, connection.sessions);
+    }
     if (kind.case === "renew") return this.renew(connection, kind.value.leaseIds);
     if (kind.case === "release") return this.release(connection, kind.value);
     if (kind.case === "goodbye") {
@@ -195,7 +199,6 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       sessionTokens,
     });
     connection.send({ case: "renewed", value });
-    await this.deps.presence.seen(connection.instanceId, connection.sessions);
   }
 
   private async release(connection: HarnessConnection, release: ReleaseLease): Promise<void> {

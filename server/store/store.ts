@@ -7,11 +7,17 @@ import type { AgentsStore } from "./agents.ts";
 import type { ApiKeysStore } from "./api-keys.ts";
 import type { AuditStore } from "./audit.ts";
 import type { EnvironmentsStore } from "./environments.ts";
+import type { EventStore } from "./events.ts";
+import type { ExecutionStore } from "./executions.ts";
+import type { HandAgentStore } from "./hand-agents.ts";
+import type { HandStore } from "./hands.ts";
 import type { IdentitiesStore } from "./identities.ts";
 import type { InstallationStore } from "./installation.ts";
 import type { JoinTokensStore } from "./join-tokens.ts";
+import type { LeaseStore } from "./leases.ts";
 import type { ReplicasStore } from "./replicas.ts";
 import type { RequestIdsStore } from "./request-ids.ts";
+import type { SessionStore } from "./sessions.ts";
 import type { WorkspacesStore } from "./workspaces.ts";
 
 export interface Store {
@@ -21,10 +27,16 @@ export interface Store {
   readonly apiKeys: ApiKeysStore;
   readonly audit: AuditStore;
   readonly environments: EnvironmentsStore;
+  readonly events: EventStore;
+  readonly executions: ExecutionStore;
+  readonly handAgents: HandAgentStore;
+  readonly hands: HandStore;
   readonly identities: IdentitiesStore;
   readonly installation: InstallationStore;
   readonly joinTokens: JoinTokensStore;
+  readonly leases: LeaseStore;
   readonly replicas: ReplicasStore;
   readonly requestIds: RequestIdsStore;
+  readonly sessions: SessionStore;
   readonly workspaces: WorkspacesStore;
 }

@@ -4,12 +4,18 @@ import { createAgentsStore } from "./agents.ts";
 import { createApiKeysStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
 import { createEnvironmentsStore } from "./environments.ts";
+import { createEventStore } from "./events.ts";
+import { createExecutionStore } from "./executions.ts";
+import { createHandAgentStore } from "./hand-agents.ts";
+import { createHandStore } from "./hands.ts";
 import { createIdentitiesStore } from "./identities.ts";
 import { createInstallationStore } from "./installation.ts";
 import { createJoinTokensStore } from "./join-tokens.ts";
+import { createLeaseStore } from "./leases.ts";
 import type { Pool } from "./pool.ts";
 import { createReplicasStore } from "./replicas.ts";
 import { createRequestIdsStore } from "./request-ids.ts";
+import { createSessionStore } from "./sessions.ts";
 import { createWorkspacesStore } from "./workspaces.ts";
 
 export function createPostgresStore(pool: Pool): Store {
@@ -24,11 +30,17 @@ export function createPostgresStore(pool: Pool): Store {
     apiKeys: createApiKeysStore(pool),
     audit: createAuditStore(pool),
     environments: createEnvironmentsStore(pool),
+    events: createEventStore(pool),
+    executions: createExecutionStore(pool),
+    handAgents: createHandAgentStore(pool),
+    hands: createHandStore(pool),
     identities: createIdentitiesStore(pool),
     installation: createInstallationStore(pool),
     joinTokens: createJoinTokensStore(pool),
+    leases: createLeaseStore(pool),
     replicas: createReplicasStore(pool),
     requestIds: createRequestIdsStore(pool),
+    sessions: createSessionStore(pool),
     workspaces: createWorkspacesStore(pool),
   };
 }
