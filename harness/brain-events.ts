@@ -1,0 +1,203 @@
+/** The events that a brain appends, as the log keeps them. Pure, except that ids come from outside. */
+import { create } from "@bufbuild/protobuf";
+import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
+import { objectText } from "./event-payload.ts";
+import type {
+  ModelFailure,
+  ModelUsage,
+  ProposedCall,
+  ProposedEvent,
+  ProposedResponse,
+} from "./loops/loop.ts";
+import type { RetryVerdict } from "./retry-policy.ts";
+import type { SessionState } from "./session-state.ts";
+import type { CatalogueTool, ToolCatalogue } from "./tool-catalogue.ts";
+
+export const INTERRUPTED_TEXT = "Tool execution was interrupted before completion. Please retry.";
+
+type NewId = () => string;
+
+/** An event whose payload is this value. */
+export function brainEvent(id: string, type: string, payload: object, internal?: object): EventInput {
+  return rawEvent(id, type, JSON.stringify(payload), internal === undefined ? "" : JSON.stringify(internal));
+}
+
+function rawEvent(id: string, type: string, payload: string, internal: string): EventInput {
+  return create(EventInputSchema, { id, type, payload, internal });
+}
+
+/** The batch that begins a model request (L6): what the model sees for the first time is consumed together with it. */
+export function requestEvents(
+  state: SessionState,
+  ask: { readonly turn: number; readonly inputs: readonly { readonly eventId: string }[] },
+  model: string,
+  newId: NewId,
+): EventInput[] {
+  const events: EventInput[] = [];
+  if (state.status !== "running") events.push(brainEvent(newId(), "session.status_running", {}));
+  const turn = Math.max(1, ask.turn);
+  if (ask.inputs.length > 0) {
+    const payload = { event_ids: ask.inputs.map(({ eventId }) => eventId), turn };
+    events.push(brainEvent(newId(), "brain.inputs_consumed", payload));
+  }
+  events.push(brainEvent(newId(), "span.model_request_start", { model, turn }));
+  return events;
+}
+
+/** The batch of one whole answer: its parts, the end of its span, and results of the calls that cannot run. */
+export function responseEvents(
+  response: ProposedResponse,
+  spanId: string,
+  catalogue: ToolCatalogue,
+  newId: NewId,
+): EventInput[] {
+  const isRefusal = response.stop.kind === "refusal";
+  const kept = isRefusal ? response.events.filter(({ kind }) => kind === "message") : response.events;
+  const refusals: EventInput[] = [];
+  const events = kept.map((event) => {
+    if (event.kind !== "call") return partEvent(event, isRefusal);
+    const problem = callProblem(event, catalogue);
+    if (problem !== undefined) refusals.push(errorResult(newId(), event.eventId, problem));
+    return callEvent(event, catalogue.find(event.modelName), problem !== undefined);
+  });
+  const calls = kept.filter(({ kind }) => kind === "call").length;
+  return [...events, spanEnd(response, spanId, calls, newId), ...refusals];
+}
+
+function spanEnd({ stop, usage }: ProposedResponse, spanId: string, calls: number, newId: NewId): EventInput {
+  const payload = {
+    model_request_start_id: spanId,
+    is_error: false,
+    model_usage: wireUsage(usage),
+    stop_reason: stop.reason,
+  };
+  const refusal =
+    stop.kind === "refusal" ? { refusal: stop.refusal ?? { category: null, explanation: null } } : {};
+  return brainEvent(newId(), "span.model_request_end", payload, { v: 1, stop: stop.kind, calls, ...refusal });
+}
+
+/** A refused answer is shown, but no later request holds it: a model that sees its refusal refuses again. */
+function partEvent(event: Exclude<ProposedEvent, ProposedCall>, isRefusal: boolean): EventInput {
+  const internal = internalText(isRefusal ? [] : event.blocks);
+  if (event.kind === "thinking") return rawEvent(event.eventId, "agent.thinking", "{}", internal);
+  const content = event.texts.map((text) => ({ type: "text", text }));
+  return rawEvent(event.eventId, "agent.message", JSON.stringify({ content }), internal);
+}
+
+function callProblem(call: ProposedCall, catalogue: ToolCatalogue): string | undefined {
+  if (catalogue.find(call.modelName) !== undefined) return call.problem;
+  const names = catalogue.offered.map(({ modelName }) => modelName).join(", ");
+  return `There is no tool named "${call.modelName}". ${names === "" ? "No tools are offered." : `Tools: ${names}.`}`;
+}
+
+function callEvent(call: ProposedCall, tool: CatalogueTool | undefined, isRefused: boolean): EventInput {
+  const input = objectText(call.inputText) ?? "{}";
+  const internal = internalText(call.blocks);
+  if (tool?.kind === "custom" && !isRefused) {
+    const payload = `{"name":${JSON.stringify(tool.name)},"input":${input}}`;
+    return rawEvent(call.eventId, "agent.custom_tool_use", payload, internal);
+  }
+  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},"hand":${JSON.stringify(tool?.slot ?? "")}`;
+  const verdict = isRefused
+    ? `"evaluated_permission":"deny"`
+    : `"evaluated_permission":"${tool?.policy === "always_allow" ? "allow" : "ask"}","evaluation":{"type":"${tool?.policy}"}`;
+  return rawEvent(call.eventId, "agent.tool_use", `{${head},"input":${input},${verdict}}`, internal);
+}
+
+/** What a later request is rebuilt from: the model's blocks as they came. */
+function internalText(blocks: readonly string[]): string {
+  return `{"v":1,"blocks":[${blocks.join(",")}]}`;
+}
+
+export function errorResult(id: string, callId: string, text: string): EventInput {
+  const payload = { tool_use_id: callId, content: [{ type: "text", text }], is_error: true };
+  return brainEvent(id, "agent.tool_result", payload);
+}
+
+/** The end of a request whose answer nobody has. Without a failure it died with its holder. */
+export function deadSpanEnd(
+  id: string,
+  spanId: string,
+  failure?: { readonly type: string; readonly elapsedMs: number; readonly waitMs: number },
+): EventInput {
+  const payload = {
+    model_request_start_id: spanId,
+    is_error: true,
+    model_usage: wireUsage({
+      inputTokens: 0,
+      outputTokens: 0,
+      cacheReadInputTokens: 0,
+      cacheCreationInputTokens: 0,
+    }),
+  };
+  if (failure === undefined) return brainEvent(id, "span.model_request_end", payload);
+  const { type, elapsedMs, waitMs } = failure;
+  const internal = { v: 1, failure: { type, elapsed_ms: elapsedMs, wait_ms: waitMs } };
+  return brainEvent(id, "span.model_request_end", payload, internal);
+}
+
+/** A failed attempt: the span's end, what went wrong, and either that it is tried again or that the turn is over. */
+export function failureEvents(
+  spanId: string,
+  failure: ModelFailure,
+  verdict: RetryVerdict,
+  state: SessionState,
+  newId: NewId,
+): EventInput[] {
+  const waitMs = verdict.kind === "retry" ? verdict.waitMs : 0;
+  const facts = { type: failure.type, elapsedMs: verdict.elapsedMs, waitMs };
+  const end = deadSpanEnd(newId(), spanId, facts);
+  const { type, message } = failure;
+  if (verdict.kind === "retry") {
+    return [
+      end,
+      errorEvent(newId(), { type, message, part: "model" }, "retrying", { retry_in_ms: waitMs }),
+      brainEvent(newId(), "session.status_rescheduled", {}),
+    ];
+  }
+  return [end, ...exhaustedEvents({ type, message, part: "model" }, state, newId)];
+}
+
+export function exhaustedEvents(
+  error: { readonly type: string; readonly message: string; readonly part: string },
+  state: SessionState,
+  newId: NewId,
+): EventInput[] {
+  return [
+    errorEvent(newId(), error, "exhausted"),
+    ...idleEvents({ type: "retries_exhausted" }, null, state, newId),
+  ];
+}
+
+function errorEvent(
+  id: string,
+  { type, message, part }: { readonly type: string; readonly message: string; readonly part: string },
+  retry: "retrying" | "exhausted",
+  more: object = {},
+): EventInput {
+  return brainEvent(id, "session.error", {
+    error: { type, message, retry_status: { type: retry }, part, ...more },
+  });
+}
+
+/** The end of a turn, or of the part of it that needs no client. */
+export function idleEvents(
+  stopReason: object,
+  stopDetails: object | null,
+  state: SessionState,
+  newId: NewId,
+  more: object = {},
+): EventInput[] {
+  const usage = { ...wireUsage(state.usage), model_requests: state.modelRequests };
+  const idle = { stop_reason: stopReason, stop_details: stopDetails, ...more };
+  return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];
+}
+
+function wireUsage(usage: ModelUsage) {
+  return {
+    input_tokens: usage.inputTokens,
+    output_tokens: usage.outputTokens,
+    cache_creation_input_tokens: usage.cacheCreationInputTokens,
+    cache_read_input_tokens: usage.cacheReadInputTokens,
+  };
+}

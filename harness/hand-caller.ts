@@ -1,0 +1,108 @@
+/**
+ * Has hands run calls. The call's event is in the log before; its id names the execution, so asking again attaches to what
+ * runs instead of running it twice (X1). The server appends the result, and the log is where it is read.
+ */
+import { Backoff } from "../kit/backoff.ts";
+import { type Clock, within } from "../kit/clock.ts";
+import { isTendonError, messageOf } from "../kit/errors.ts";
+import type { Client } from "../kit/rpc/client.ts";
+import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
+import type { Lease } from "./lease.ts";
+import { judgeFailure } from "./server-failure.ts";
+import type { OpenCall } from "./session-state.ts";
+import type { SessionView } from "./session-view.ts";
+
+export interface HandCallerOptions {
+  readonly hands: Client<typeof HandService>;
+  readonly lease: Lease;
+  readonly view: SessionView;
+  readonly clock: Clock;
+}
+
+/** `answered`: the log has the result. `failed`: there will be none; the text says why. */
+export type CallOutcome = { readonly kind: "answered" } | { readonly kind: "failed"; readonly text: string };
+
+const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
+/** The result is stored before the stream ends, so its event is on its way; after this the log is asked. */
+const RESULT_WAIT_MS = 300;
+/** Streams in a row that ended well but whose result the log does not have. */
+const MAX_MISSING_RESULTS = 20;
+const CANCEL_DEADLINE_MS = 5_000;
+
+export class HandCaller {
+  private readonly options: HandCallerOptions;
+
+  constructor(options: HandCallerOptions) {
+    this.options = options;
+  }
+
+  /** Resolves once the call has its result, or none can be had. Rejects with the signal's reason when that aborts. */
+  async run(call: OpenCall, signal: AbortSignal): Promise<CallOutcome> {
+    const { clock, lease, view } = this.options;
+    const backoff = new Backoff(clock, RETRY);
+    let missing = 0;
+    for (;;) {
+      try {
+        await this.follow(call, signal);
+        if (await this.isAnswered(call, signal)) return { kind: "answered" };
+        missing += 1;
+        if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log");
+      } catch (error) {
+        signal.throwIfAborted();
+        const verdict = judgeFailure(error);
+        if (verdict === "over") lease.end(messageOf(error));
+        lease.signal.throwIfAborted();
+        if (verdict === "final") return failed(isTendonError(error) ? error.message : "internal error");
+        if (!view.state.openCalls.has(call.eventId)) return { kind: "answered" };
+      }
+      await clock.sleep(backoff.nextDelayMs(), signal);
+    }
+  }
+
+  /** Ends an execution; never rejects. Whether a result of it is to come by the log. */
+  async cancel(call: OpenCall): Promise<boolean> {
+    const { hands, lease } = this.options;
+    const request = { sessionId: lease.sessionId, executionId: call.eventId, lease: lease.proof };
+    return hands.cancelExecution(request, { signal: lease.signal, deadlineMs: CANCEL_DEADLINE_MS }).then(
+      () => true,
+      (error) => !isTendonError(error, "NOT_FOUND"),
+    );
+  }
+
+  /** Reads one stream to its end. The server shows the output to watchers; here it is only passed over. */
+  private async follow(call: OpenCall, signal: AbortSignal): Promise<void> {
+    const { hands, lease } = this.options;
+    const request = {
+      sessionId: lease.sessionId,
+      executionId: call.eventId,
+      slot: call.slot,
+      name: call.name,
+      input: call.input,
+      lease: lease.proof,
+    };
+    for await (const { kind } of hands.execute(request, { signal })) {
+      if (kind.case === "result") return;
+    }
+  }
+
+  private async isAnswered(call: OpenCall, signal: AbortSignal): Promise<boolean> {
+    const { view, clock } = this.options;
+    const hasResult = () => !view.state.openCalls.has(call.eventId);
+    const stop = new AbortController();
+    try {
+      const arrives = view.until(hasResult, AbortSignal.any([signal, stop.signal]));
+      await within(clock, RESULT_WAIT_MS, arrives, () => new Error("late"));
+      return true;
+    } catch {
+      signal.throwIfAborted();
+      await view.refresh();
+      return hasResult();
+    } finally {
+      stop.abort();
+    }
+  }
+}
+
+function failed(why: string): CallOutcome {
+  return { kind: "failed", text: `The tool could not be run: ${why}.` };
+}

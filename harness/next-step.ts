@@ -1,0 +1,71 @@
+/** What a brain has to do next, from what the log says. Pure: this is why any holder can go on from any prefix. */
+import type { OpenCall, SessionState, WaitingInput } from "./session-state.ts";
+
+export interface StepSettings {
+  /** Messages that arrive during a turn are taken in with the next request instead of after the turn (L6). */
+  readonly takeQueuedEachStep: boolean;
+  /** Answers with calls that one turn may hold. */
+  readonly maxRounds: number;
+  /** Answers in a row that may be cut off inside a call. */
+  readonly maxCutOffs: number;
+}
+
+export type NextStep =
+  /** A request was begun by someone who is gone. */
+  | { readonly kind: "close_span"; readonly spanId: string }
+  | { readonly kind: "interrupt"; readonly interrupts: readonly WaitingInput[] }
+  /** Calls that can get their result without a client. */
+  | { readonly kind: "run_calls" }
+  /** Only clients can go on; they are told which calls wait. */
+  | { readonly kind: "await_clients"; readonly callIds: readonly string[] }
+  | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
+  | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" }
+  | { readonly kind: "end_turn"; readonly reason: "end_turn" | "refusal" }
+  /** Nothing to do until a client says something. */
+  | { readonly kind: "rest" };
+
+export function nextStep(state: SessionState, settings: StepSettings): NextStep {
+  if (state.status === "terminated") return { kind: "rest" };
+  if (state.openSpanId !== undefined) return { kind: "close_span", spanId: state.openSpanId };
+  if (state.interrupts.length > 0) return { kind: "interrupt", interrupts: state.interrupts };
+  if (state.openCalls.size > 0) return stepWithCalls(state);
+  if (state.owed) return stepInTurn(state, settings);
+  const inTurn = state.status !== "idle";
+  if (inTurn && state.refusal !== undefined) return { kind: "end_turn", reason: "refusal" };
+  if (startsTurn(state)) return { kind: "ask", turn: state.turn + 1, inputs: consumable(state, true) };
+  return inTurn ? { kind: "end_turn", reason: "end_turn" } : { kind: "rest" };
+}
+
+/** Whether a call can get its result without a client: by running it, or by refusing it. */
+export function isRunnable(call: OpenCall): boolean {
+  if (call.kind === "custom") return false;
+  return call.permission !== "ask" || call.confirmation !== undefined;
+}
+
+function stepWithCalls({ openCalls, status, announcedCalls }: SessionState): NextStep {
+  const calls = [...openCalls.values()];
+  if (calls.some(isRunnable)) return { kind: "run_calls" };
+  const callIds = calls.map(({ eventId }) => eventId);
+  const isAnnounced =
+    status === "idle" &&
+    announcedCalls?.size === callIds.length &&
+    callIds.every((id) => announcedCalls.has(id));
+  return isAnnounced ? { kind: "rest" } : { kind: "await_clients", callIds };
+}
+
+function stepInTurn(state: SessionState, settings: StepSettings): NextStep {
+  if (state.rounds >= settings.maxRounds) return { kind: "give_up", why: "rounds" };
+  if (state.cutOffs >= settings.maxCutOffs) return { kind: "give_up", why: "cut_offs" };
+  const takesMessages = settings.takeQueuedEachStep || state.turn === 0;
+  return { kind: "ask", turn: state.turn, inputs: consumable(state, takesMessages) };
+}
+
+/** `retries_exhausted` keeps what waited; it goes along with the next message. A system message alone starts nothing. */
+function startsTurn({ waiting, exhaustedAt }: SessionState): boolean {
+  return waiting.some(({ type, position }) => type === "user.message" && position > exhaustedAt);
+}
+
+function consumable({ waiting, unconsumedAnswers }: SessionState, withMessages: boolean): WaitingInput[] {
+  const inputs = withMessages ? [...waiting, ...unconsumedAnswers] : [...unconsumedAnswers];
+  return inputs.sort((a, b) => (a.position < b.position ? -1 : 1));
+}

@@ -1,0 +1,312 @@
+/**
+ * Runs one session under one lease: reads the log, does what `nextStep` says, and appends what came of it, until only a
+ * client can go on.
+ *
+ * N1 A step is decided from the log alone. Every append changes the log before the next decision, so a holder that dies
+ *    anywhere leaves a log that the next one goes on from.
+ * N2 Only the runner appends and sends (E1). An effect follows its recorded intent; a result is used once it is in the log.
+ * N3 When the lease is over everything stops without a word; when the program stops, the session goes to another harness.
+ * N4 Whatever fails here stays here: a bug ends this turn, and no other session notices.
+ */
+import type { Clock } from "../kit/clock.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Logger } from "../kit/log.ts";
+import { type AgentSpec, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
+import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
+import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import {
+  brainEvent,
+  deadSpanEnd,
+  errorResult,
+  exhaustedEvents,
+  failureEvents,
+  INTERRUPTED_TEXT,
+  idleEvents,
+  requestEvents,
+  responseEvents,
+} from "./brain-events.ts";
+import { CallRunner } from "./call-runner.ts";
+import { type Lease, LeaseEnded } from "./lease.ts";
+import { LogWriter } from "./log-writer.ts";
+import type { Loop, LoopOutcome } from "./loops/loop.ts";
+import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
+import { PreviewFeed } from "./preview-feed.ts";
+import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
+import { ServerCalls } from "./server-calls.ts";
+import type { ServerClients } from "./server-clients.ts";
+import { SessionView } from "./session-view.ts";
+import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
+import type { Release, WorkStream } from "./work-stream.ts";
+
+export interface RunnerSettings {
+  /** Most milliseconds that a model may be silent. */
+  readonly modelTimeoutMs: number;
+  readonly retry: RetryBounds;
+  /** Answers with calls that one turn may hold. */
+  readonly maxRounds: number;
+}
+
+export interface RunnerOptions {
+  readonly assignment: Assignment;
+  readonly lease: Lease;
+  readonly loop: Loop;
+  readonly server: ServerClients;
+  readonly work: Pick<WorkStream, "preview">;
+  readonly settings: RunnerSettings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  /** Aborts when the program stops and what could finish quickly has had its time. */
+  readonly draining: AbortSignal;
+}
+
+/** A client interrupted what was going on. */
+class Interrupted extends Error {
+  override readonly name = "Interrupted";
+}
+
+const MAX_CUT_OFFS = 3;
+
+export class Runner {
+  readonly view: SessionView;
+  private readonly options: RunnerOptions;
+  private readonly spec: AgentSpec | undefined;
+  private readonly steps: StepSettings;
+  private readonly catalogue: ToolCatalogue;
+  private readonly writer: LogWriter;
+  private readonly callRunner: CallRunner;
+  private readonly feed: PreviewFeed;
+  private readonly newId: () => string;
+  /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
+  private readonly leaving = new AbortController();
+
+  constructor(options: RunnerOptions) {
+    const { assignment, lease, server, clock, work, settings } = options;
+    this.options = options;
+    this.spec = assignment.session?.agent?.spec;
+    this.steps = {
+      takeQueuedEachStep: this.spec?.queuedMessages === QueuedMessages.NEXT_STEP,
+      maxRounds: settings.maxRounds,
+      maxCutOffs: MAX_CUT_OFFS,
+    };
+    this.catalogue = toolCatalogue(this.spec, assignment.slots);
+    const calls = new ServerCalls(lease, clock);
+    this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
+    this.writer = new LogWriter(server.sessions, calls, lease, this.view);
+    this.newId = () => this.writer.newEventId();
+    this.callRunner = new CallRunner({
+      hands: server.hands,
+      lease,
+      view: this.view,
+      writer: this.writer,
+      clock,
+    });
+    this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
+  }
+
+  /** Resolves with how the lease is to be given back, or undefined when it is over. Never rejects. */
+  async run(): Promise<Release | undefined> {
+    const { lease, log } = this.options;
+    try {
+      await this.view.load(this.options.assignment.tail);
+      return await this.runSteps();
+    } catch (error) {
+      if (lease.isOver || error instanceof LeaseEnded) return undefined;
+      if (this.isLeaving) return { reason: ReleaseReason.DRAINING };
+      log.error({ err: error, sessionId: lease.sessionId }, "a session failed with an internal error");
+      return this.failInternally();
+    } finally {
+      this.feed.flush();
+    }
+  }
+
+  /** The program stops: a running answer may end until `draining` aborts, everything else is left to the next harness. */
+  stopSoon(): void {
+    this.leaving.abort(new Error("the harness stops"));
+  }
+
+  private get isLeaving(): boolean {
+    return this.leaving.signal.aborted || this.options.draining.aborted;
+  }
+
+  private async runSteps(): Promise<Release> {
+    for (;;) {
+      const step = nextStep(this.view.state, this.steps);
+      if (step.kind === "rest") return { reason: ReleaseReason.IDLE };
+      const isLong = step.kind === "ask" || step.kind === "run_calls" || step.kind === "interrupt";
+      if (this.isLeaving && isLong) return { reason: ReleaseReason.DRAINING };
+      await this.take(step);
+    }
+  }
+
+  private async take(step: Exclude<NextStep, { kind: "rest" }>): Promise<void> {
+    const { writer, newId } = this;
+    const { state } = this.view;
+    switch (step.kind) {
+      case "close_span":
+        return writer.append([deadSpanEnd(newId(), step.spanId)]);
+      case "interrupt":
+        return this.interrupt();
+      case "run_calls":
+        return this.runCalls();
+      case "await_clients": {
+        const reason = { type: "requires_action", event_ids: step.callIds };
+        return writer.append(idleEvents(reason, null, state, newId));
+      }
+      case "ask":
+        return this.ask(step);
+      case "give_up":
+        return writer.append(exhaustedEvents(giveUpError(step.why, this.steps), state, newId));
+      case "end_turn": {
+        const details = step.reason === "refusal" ? { type: "refusal", ...state.refusal } : null;
+        return writer.append(idleEvents({ type: step.reason }, details, state, newId));
+      }
+    }
+  }
+
+  /** One model request, from its recorded start to its recorded end. */
+  private async ask(step: Extract<NextStep, { kind: "ask" }>): Promise<void> {
+    const { clock, loop, settings } = this.options;
+    const { state } = this.view;
+    const agent = this.options.assignment.session!.agent!;
+    await this.writer.append(requestEvents(state, step, loop.model(agent), this.newId));
+    const spanId = state.openSpanId;
+    if (spanId === undefined) throw new Error("a model request has no recorded start");
+    const trouble = state.trouble;
+    const startedMs = clock.monotonicMs();
+    const maxSilenceMs = attemptSilenceMs(trouble, settings.modelTimeoutMs, settings.retry);
+    const outcome = await this.untilInterrupted(this.options.draining, (signal) =>
+      this.runLoop(maxSilenceMs, signal),
+    );
+    this.feed.flush();
+    // The next step closes the span and settles the rest.
+    if (outcome === undefined) return;
+    if (outcome.kind === "response") {
+      return this.writer.append(responseEvents(outcome.response, spanId, this.catalogue, this.newId));
+    }
+    const { failure } = outcome;
+    const attemptMs = clock.monotonicMs() - startedMs;
+    const verdict = retryVerdict(failure, trouble, attemptMs, settings.retry, Math.random);
+    await this.writer.append(failureEvents(spanId, failure, verdict, state, this.newId));
+    if (verdict.kind === "retry") {
+      await this.untilInterrupted(this.leaving.signal, (signal) => clock.sleep(verdict.waitMs, signal));
+    }
+  }
+
+  private runLoop(maxSilenceMs: number, signal: AbortSignal): Promise<LoopOutcome> {
+    const { assignment, clock, log, lease, loop } = this.options;
+    const turn = {
+      sessionId: lease.sessionId,
+      agent: assignment.session!.agent!,
+      tools: this.catalogue,
+      history: this.view.history,
+      clock,
+      log,
+      maxSilenceMs,
+      preview: this.feed.add.bind(this.feed),
+      newEventId: this.newId,
+    };
+    return loop.run(turn, signal);
+  }
+
+  private async runCalls(): Promise<void> {
+    if (this.view.state.status !== "running") {
+      await this.writer.append([brainEvent(this.newId(), "session.status_running", {})]);
+    }
+    await this.untilInterrupted(this.leaving.signal, (signal) => this.callRunner.run(signal));
+  }
+
+  /**
+   * Runs `work` until it is done or a client interrupts; then the result is undefined. Rejects when the lease is over or
+   * the program stops. What `work` does after its signal aborted is dropped.
+   */
+  private async untilInterrupted<T>(
+    stopping: AbortSignal,
+    work: (signal: AbortSignal) => Promise<T>,
+  ): Promise<T | undefined> {
+    const { lease } = this.options;
+    const interrupt = new AbortController();
+    const look = () => {
+      if (this.view.state.interrupts.length > 0) interrupt.abort(new Interrupted("a client interrupted"));
+    };
+    const stopLooking = this.view.onChange(look);
+    const signal = AbortSignal.any([lease.signal, stopping, interrupt.signal]);
+    look();
+    try {
+      return await raceSignal(work(signal), signal);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+      if (signal.reason instanceof Interrupted) return undefined;
+      throw signal.reason;
+    } finally {
+      stopLooking();
+    }
+  }
+
+  /** Ends the turn at once: running calls are cancelled, every call gets its result, and nobody asks the model (L6, X3). */
+  private async interrupt(): Promise<void> {
+    const { view, newId } = this;
+    await this.callRunner.cancelAll([...view.state.openCalls.values()].filter(isRunnable));
+    await this.writer.appendAnswers(() => {
+      const { state } = view;
+      const interrupts = state.interrupts.map(({ eventId }) => eventId);
+      const inTurn =
+        state.status !== "idle" || state.openCalls.size > 0 || state.announcedCalls !== undefined;
+      const consumed = { event_ids: interrupts, turn: state.turn };
+      const marker = brainEvent(newId(), "brain.inputs_consumed", consumed);
+      if (!inTurn) return [marker];
+      const info = { interrupted: { event_id: interrupts[0] } };
+      return [
+        ...this.interruptedResults(),
+        marker,
+        ...idleEvents({ type: "end_turn" }, null, state, newId, info),
+      ];
+    });
+  }
+
+  private interruptedResults() {
+    return [...this.view.state.openCalls.keys()].map((id) => errorResult(this.newId(), id, INTERRUPTED_TEXT));
+  }
+
+  /** A bug: the turn ends, its text stays inside, and the next message starts afresh. */
+  private async failInternally(): Promise<Release | undefined> {
+    const { lease, log } = this.options;
+    try {
+      await this.writer.appendAnswers(() => {
+        const { state } = this.view;
+        const open = state.openSpanId === undefined ? [] : [deadSpanEnd(this.newId(), state.openSpanId)];
+        const error = { type: "unknown_error", message: "internal error", part: "harness" };
+        return [...open, ...this.interruptedResults(), ...exhaustedEvents(error, state, this.newId)];
+      });
+    } catch (error) {
+      if (lease.isOver) return undefined;
+      log.error(
+        { sessionId: lease.sessionId, problem: messageOf(error) },
+        "could not record an internal error",
+      );
+    }
+    return { reason: ReleaseReason.FAILED };
+  }
+
+  /** Others have appended to the log. */
+  advanced(head: bigint, events: readonly Event[]): void {
+    this.view.advanced(head, events);
+  }
+}
+
+/** Settles with `promise`, or rejects as soon as the signal aborts; what comes of the promise then is dropped. */
+function raceSignal<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const aborted = () => reject(signal.reason);
+    if (signal.aborted) aborted();
+    else signal.addEventListener("abort", aborted, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", aborted));
+  });
+}
+
+function giveUpError(why: "rounds" | "cut_offs", { maxRounds, maxCutOffs }: StepSettings) {
+  const message =
+    why === "rounds"
+      ? `The turn has run ${maxRounds} rounds of tool calls, which is the most that one turn may.`
+      : `The model's last ${maxCutOffs} answers were each cut off inside a tool call, so none of those calls ran.`;
+  return { type: "tool_use_limit_reached_error", message, part: "model" };
+}

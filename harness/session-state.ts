@@ -1,0 +1,253 @@
+/**
+ * What a session's log means to its brain, folded event by event. Pure: the same events give the same state, whoever
+ * wrote them, so any holder of the lease can go on from any prefix.
+ */
+import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
+import {
+  answeredId,
+  countOf,
+  isObject,
+  type Json,
+  objectsOf,
+  objectText,
+  parseObject,
+  payloadOf,
+  stringOf,
+  stringsOf,
+} from "./event-payload.ts";
+import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
+
+/** A tool use that has no result yet. */
+export interface OpenCall {
+  readonly eventId: string;
+  readonly kind: "hand" | "custom" | "other";
+  readonly slot: string;
+  readonly name: string;
+  /** JSON text of one object, as it stands in the event. */
+  readonly input: string;
+  readonly permission: "allow" | "ask" | "deny";
+  /** A client's word on a call that needs one. */
+  readonly confirmation: { readonly allowed: boolean; readonly message: string } | undefined;
+}
+
+export interface WaitingInput {
+  readonly eventId: string;
+  readonly position: bigint;
+  readonly type: string;
+}
+
+/** Trouble with the model since its last whole answer. */
+export interface Trouble {
+  readonly attempts: number;
+  /** How long it has lasted when the last attempt failed. */
+  readonly elapsedMs: number;
+  /** What was waited, or was to be waited, after that. */
+  readonly waitMs: number;
+}
+
+const NO_TROUBLE: Trouble = { attempts: 0, elapsedMs: 0, waitMs: 0 };
+
+export interface SessionState {
+  head: bigint;
+  status: "idle" | "running" | "rescheduling" | "terminated";
+  /** Number of the newest turn, from 1; 0 before the first. */
+  turn: number;
+  /** Event id of a model request that has no end. */
+  openSpanId: string | undefined;
+  /** In log order. */
+  readonly openCalls: Map<string, OpenCall>;
+  /** Messages that no model request has contained, in log order. */
+  waiting: WaitingInput[];
+  /** Confirmations and clients' results that no model request has contained yet. */
+  unconsumedAnswers: WaitingInput[];
+  interrupts: WaitingInput[];
+  /** Whether the model has to be asked before the turn can end. */
+  owed: boolean;
+  /** Call ids that the newest idle event names as awaited; undefined when it names none. */
+  announcedCalls: ReadonlySet<string> | undefined;
+  /** Position of the newest idle event with `retries_exhausted`: what waited then goes on waiting for a new message. */
+  exhaustedAt: bigint;
+  refusal: Json | undefined;
+  /** Answers with calls in the running turn. */
+  rounds: number;
+  /** Answers in a row that were cut off inside a call. */
+  cutOffs: number;
+  trouble: Trouble;
+  usage: ModelUsage;
+  modelRequests: number;
+}
+
+export function newSessionState(): SessionState {
+  return {
+    head: 0n,
+    status: "idle",
+    turn: 0,
+    openSpanId: undefined,
+    openCalls: new Map(),
+    waiting: [],
+    unconsumedAnswers: [],
+    interrupts: [],
+    owed: false,
+    announcedCalls: undefined,
+    exhaustedAt: 0n,
+    refusal: undefined,
+    rounds: 0,
+    cutOffs: 0,
+    trouble: NO_TROUBLE,
+    usage: NO_USAGE,
+    modelRequests: 0,
+  };
+}
+
+/** Takes in the event at `state.head + 1`. Events of child threads only move the head. */
+export function applyEvent(state: SessionState, event: Event): void {
+  state.head = event.position;
+  if (event.threadId === "") FOLDS[event.type]?.(state, event);
+}
+
+type Fold = (state: SessionState, event: Event) => void;
+
+const wait: Fold = (state, event) => state.waiting.push(inputOf(event));
+const answer: Fold = (state, event) => {
+  state.openCalls.delete(answeredId(event));
+};
+const clientAnswer: Fold = (state, event) => {
+  answer(state, event);
+  state.unconsumedAnswers.push(inputOf(event));
+};
+const openCall =
+  (kind: OpenCall["kind"]): Fold =>
+  (state, event) =>
+    state.openCalls.set(event.id, callOf(event, kind));
+
+const FOLDS: Readonly<Record<string, Fold>> = {
+  "user.message": wait,
+  "system.message": wait,
+  "user.interrupt": (state, event) => state.interrupts.push(inputOf(event)),
+  "user.tool_confirmation": confirm,
+  "user.custom_tool_result": clientAnswer,
+  "user.tool_result": clientAnswer,
+  "agent.tool_use": openCall("hand"),
+  "agent.custom_tool_use": openCall("custom"),
+  "agent.mcp_tool_use": openCall("other"),
+  "agent.tool_result": answer,
+  "agent.mcp_tool_result": answer,
+  "brain.inputs_consumed": consume,
+  "span.model_request_start": (state, event) => {
+    state.openSpanId = event.id;
+    state.modelRequests += 1;
+  },
+  "span.model_request_end": endSpan,
+  "session.status_running": (state) => {
+    state.status = "running";
+    state.announcedCalls = undefined;
+  },
+  "session.status_rescheduled": (state) => {
+    state.status = "rescheduling";
+  },
+  "session.status_terminated": (state) => {
+    state.status = "terminated";
+  },
+  "session.status_idle": rest,
+};
+
+function inputOf({ id, position, type }: Event): WaitingInput {
+  return { eventId: id, position, type };
+}
+
+function confirm(state: SessionState, event: Event): void {
+  const { tool_use_id, result, deny_message } = payloadOf(event);
+  state.unconsumedAnswers.push(inputOf(event));
+  const call = state.openCalls.get(stringOf(tool_use_id));
+  // The first word counts.
+  if (call === undefined || call.confirmation !== undefined) return;
+  const confirmation = { allowed: result === "allow", message: stringOf(deny_message) };
+  state.openCalls.set(call.eventId, { ...call, confirmation });
+}
+
+function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
+  const { name, hand, input, evaluated_permission: permission } = payloadOf(event);
+  return {
+    eventId: event.id,
+    kind,
+    slot: stringOf(hand),
+    name: stringOf(name),
+    input: writtenInput(event) ?? JSON.stringify(isObject(input) ? input : {}),
+    permission: permission === "ask" || permission === "deny" ? permission : "allow",
+    confirmation: undefined,
+  };
+}
+
+/** The input byte for byte as the model wrote it. */
+function writtenInput(event: Event): string | undefined {
+  const block = objectsOf(parseObject(event.internal).blocks).find(({ type }) => type === "tool_use");
+  return block === undefined ? undefined : objectText(stringOf(block.input_text));
+}
+
+function consume(state: SessionState, event: Event): void {
+  const payload = payloadOf(event);
+  const consumed = new Set(stringsOf(payload.event_ids));
+  const stays = ({ eventId }: WaitingInput) => !consumed.has(eventId);
+  if (state.waiting.some((input) => !stays(input))) state.owed = true;
+  state.waiting = state.waiting.filter(stays);
+  state.unconsumedAnswers = state.unconsumedAnswers.filter(stays);
+  state.interrupts = state.interrupts.filter(stays);
+  const turn = countOf(payload.turn);
+  if (turn <= state.turn) return;
+  state.turn = turn;
+  state.rounds = 0;
+  state.cutOffs = 0;
+  state.refusal = undefined;
+  state.trouble = NO_TROUBLE;
+}
+
+function endSpan(state: SessionState, event: Event): void {
+  const payload = payloadOf(event);
+  const internal = parseObject(event.internal);
+  state.openSpanId = undefined;
+  addUsage(state, payload.model_usage);
+  if (payload.is_error === true) {
+    const failure = isObject(internal.failure) ? internal.failure : {};
+    // A request that died with its holder says nothing about the model.
+    if (internal.failure === undefined) return;
+    state.trouble = {
+      attempts: state.trouble.attempts + 1,
+      elapsedMs: countOf(failure.elapsed_ms),
+      waitMs: countOf(failure.wait_ms),
+    };
+    return;
+  }
+  const stop = stringOf(internal.stop);
+  const calls = countOf(internal.calls);
+  state.trouble = NO_TROUBLE;
+  state.owed = calls > 0 || stop === "paused";
+  if (state.owed) state.rounds += 1;
+  state.cutOffs = stop === "cut_in_call" ? state.cutOffs + 1 : 0;
+  state.refusal = stop === "refusal" && isObject(internal.refusal) ? internal.refusal : undefined;
+}
+
+function addUsage(state: SessionState, reported: unknown): void {
+  const usage = isObject(reported) ? reported : {};
+  state.usage = {
+    inputTokens: state.usage.inputTokens + countOf(usage.input_tokens),
+    outputTokens: state.usage.outputTokens + countOf(usage.output_tokens),
+    cacheReadInputTokens: state.usage.cacheReadInputTokens + countOf(usage.cache_read_input_tokens),
+    cacheCreationInputTokens:
+      state.usage.cacheCreationInputTokens + countOf(usage.cache_creation_input_tokens),
+  };
+}
+
+function rest(state: SessionState, event: Event): void {
+  const { stop_reason: reason } = payloadOf(event);
+  const { type, event_ids: eventIds } = isObject(reason) ? reason : {};
+  state.status = "idle";
+  state.announcedCalls = undefined;
+  if (type === "requires_action") {
+    state.announcedCalls = new Set(stringsOf(eventIds));
+    return;
+  }
+  if (type === "retries_exhausted") state.exhaustedAt = event.position;
+  state.owed = false;
+  state.refusal = undefined;
+  state.trouble = NO_TROUBLE;
+}

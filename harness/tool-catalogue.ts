@@ -1,0 +1,77 @@
+/** The tools of a session as its model sees them, and back from the model's names to hands and clients. Pure. */
+import { createHash } from "node:crypto";
+import { type AgentSpec, Permission, type ToolPolicy } from "../proto/gen/tendon/v1/agent_pb.js";
+import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
+
+const MAX_NAME_CHARS = 128;
+const DIGEST_CHARS = 8;
+
+/** A tool that is offered to the model. */
+export interface CatalogueTool {
+  /** The name that the model sees; unique. */
+  readonly modelName: string;
+  readonly kind: "hand" | "custom";
+  /** The tool's own name. */
+  readonly name: string;
+  /** Slot of its hand; empty for the default one and for custom tools. */
+  readonly slot: string;
+  readonly description: string;
+  /** JSON text of one object. */
+  readonly inputSchema: string;
+  readonly policy: "always_allow" | "always_ask" | "auto";
+}
+
+export interface ToolCatalogue {
+  /** In an order that depends on the agent and its slots alone, so that the cached prefix of requests stays. */
+  readonly offered: readonly CatalogueTool[];
+  find(modelName: string): CatalogueTool | undefined;
+}
+
+/** Tools that a policy disables are left out, so a call to one is a call to an unknown tool. */
+export function toolCatalogue(spec: AgentSpec | undefined, slots: readonly SlotTools[]): ToolCatalogue {
+  const byName = new Map<string, CatalogueTool>();
+  for (const tool of offeredTools(spec, slots)) {
+    const modelName = uniqueName(tool, byName);
+    byName.set(modelName, { ...tool, modelName });
+  }
+  return { offered: [...byName.values()], find: (modelName) => byName.get(modelName) };
+}
+
+function* offeredTools(
+  spec: AgentSpec | undefined,
+  slots: readonly SlotTools[],
+): Generator<Omit<CatalogueTool, "modelName">> {
+  for (const { kind } of spec?.tools ?? []) {
+    if (kind.case === "custom") {
+      const { name, description, inputSchema } = kind.value;
+      yield { kind: "custom", name, slot: "", description, inputSchema, policy: "always_allow" };
+    } else if (kind.case === "handToolset") {
+      const { slot, defaultPolicy, tools: exceptions } = kind.value;
+      for (const { name, description, inputSchema } of slots.find((s) => s.slot === slot)?.tools ?? []) {
+        const policy = exceptions[name] ?? defaultPolicy;
+        if (policy?.disabled) continue;
+        const permission = policyName(policy, defaultPolicy);
+        yield { kind: "hand", name, slot, description, inputSchema, policy: permission };
+      }
+    }
+  }
+}
+
+function policyName(
+  policy: ToolPolicy | undefined,
+  fallback: ToolPolicy | undefined,
+): CatalogueTool["policy"] {
+  const own = policy?.permission ?? Permission.UNSPECIFIED;
+  const permission = own === Permission.UNSPECIFIED ? (fallback?.permission ?? own) : own;
+  if (permission === Permission.ALWAYS_ASK) return "always_ask";
+  return permission === Permission.AUTO ? "auto" : "always_allow";
+}
+
+/** Names that are too long or taken are cut and get a digest of what they stand for. */
+function uniqueName(tool: Omit<CatalogueTool, "modelName">, taken: ReadonlyMap<string, unknown>): string {
+  const plain = tool.slot === "" ? tool.name : `${tool.slot}__${tool.name}`;
+  if (plain.length <= MAX_NAME_CHARS && !taken.has(plain)) return plain;
+  const identity = `${tool.kind}\n${tool.slot}\n${tool.name}\n${taken.has(plain) ? taken.size : ""}`;
+  const digest = createHash("sha256").update(identity).digest("hex").slice(0, DIGEST_CHARS);
+  return `${plain.slice(0, MAX_NAME_CHARS - DIGEST_CHARS - 1)}_${digest}`;
+}
