@@ -1,0 +1,88 @@
+/** Carries out what the server says on a connection. Nothing here waits: whatever takes time goes on beside the loop. */
+import { create } from "@bufbuild/protobuf";
+import { messageOf, TendonError } from "../kit/errors.ts";
+import type { Logger } from "../kit/log.ts";
+import {
+  type CommandResult,
+  CommandResultSchema,
+  type ConnectResponse,
+} from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { Executions } from "./executions.ts";
+import { handReport } from "./hand-report.ts";
+import { HandRefusal, type HandStatus, type Hands } from "./hands.ts";
+import { runTransfer } from "./transfer.ts";
+import type { Tunnel } from "./tunnel/connection.ts";
+
+export interface CommandDeps {
+  hands: Hands;
+  executions: Executions;
+  log: Logger;
+}
+
+export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResponse["kind"]): void {
+  const { hands, executions, log } = deps;
+  switch (command.case) {
+    case "startExecution":
+      executions.start(command.value);
+      return;
+    case "stopExecution":
+      void executions.stop(command.value.executionKey, command.value.reason);
+      return;
+    case "forgetExecutions":
+      executions.forget(command.value.executionKeys);
+      return;
+    case "provision":
+      answer(deps, tunnel, command.value.commandId, () => hands.provision(command.value));
+      return;
+    case "release":
+      answer(deps, tunnel, command.value.commandId, () => release(deps, command.value.handId));
+      return;
+    case "park":
+      answer(deps, tunnel, command.value.commandId, () => park(deps, command.value.handId));
+      return;
+    case "unownedHands":
+      void hands.destroyUnowned(command.value.handIds, tunnel.welcome.installationId);
+      return;
+    case "startTransfer":
+      void runTransfer({ hands, tunnel, log }, command.value);
+      return;
+    default:
+      log.warn({ command: command.case ?? "unknown" }, "the server asks for what this build cannot do");
+  }
+}
+
+async function release({ hands, executions }: CommandDeps, handId: string): Promise<undefined> {
+  // Calls hear that it was their hand that went, not that their processes died.
+  await executions.stopAll("the hand was released", handId);
+  await hands.release(handId);
+  return undefined;
+}
+
+async function park({ hands, executions }: CommandDeps, handId: string): Promise<HandStatus> {
+  if (executions.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a call is running in the hand");
+  return hands.park(handId);
+}
+
+function answer(
+  { log }: CommandDeps,
+  tunnel: Tunnel,
+  commandId: string,
+  run: () => Promise<HandStatus | undefined>,
+): void {
+  const say = (result: Partial<Pick<CommandResult, "reason" | "message" | "hand">>) =>
+    tunnel.send({ case: "commandResult", value: create(CommandResultSchema, { commandId, ...result }) });
+  // Refusals may be thrown at once or later.
+  Promise.resolve()
+    .then(run)
+    .then(
+      (status) => say(status === undefined ? {} : { hand: handReport(status) }),
+      (error) => {
+        const known = error instanceof HandRefusal || error instanceof TendonError;
+        if (!known) log.error({ err: error }, `a command failed: ${messageOf(error)}`);
+        say({
+          reason: known ? error.reason : "INTERNAL",
+          message: known ? error.message.slice(0, 4_000) : "the hand agent failed; its log says more",
+        });
+      },
+    );
+}

@@ -1,0 +1,147 @@
+/** The hand agent's settings, read once. Options of the command line win over variables. */
+import { parseArgs } from "node:util";
+import { LOG_LEVELS } from "../kit/log.ts";
+import { StartupError } from "../kit/program.ts";
+import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
+import { integer, list, oneOf, type Parser, text, url } from "../kit/settings/parsers.ts";
+import { defineSettings, readSettings, type Settings, settingNames } from "../kit/settings/settings.ts";
+import { ISOLATION_MODES } from "./drivers/process/isolation.ts";
+
+const MAX_LABELS = 32;
+
+export const handAgentSettings = defineSettings({
+  TENDON_URL: {
+    parse: url(["http", "https"]),
+    default: "http://127.0.0.1:7400",
+    help: "Where the server is.",
+  },
+  TENDON_JOIN_TOKEN: {
+    parse: text({ maxChars: 256 }),
+    secret: true,
+    help: "Takes the agent into a workspace at its first start; not needed later. Prefer the file: variables and options of a process can be seen on its machine.",
+  },
+  TENDON_HAND_AGENT_DATA_DIR: {
+    parse: text(),
+    default: ".tendon/hand-agent",
+    help: "The agent's own directory: its key, its journal and the files of its hands.",
+  },
+  TENDON_HAND_AGENT_NAME: { parse: text({ maxChars: 128 }), default: "", help: "Name for people." },
+  TENDON_HAND_AGENT_LABELS: {
+    parse: labels(),
+    help: "Labels that environments select by: name=value, separated by commas; at most 32.",
+  },
+  TENDON_HAND_AGENT_CAPACITY: {
+    parse: integer({ min: 1, max: 1_000 }),
+    default: 64,
+    help: "Hands that the agent hosts at a time at most.",
+  },
+  TENDON_HAND_AGENT_ISOLATION: {
+    parse: oneOf(["auto", ...ISOLATION_MODES]),
+    default: "auto",
+    help: "How process hands are kept apart from this machine; auto takes the strongest that works.",
+  },
+  TENDON_CA_FILE: { parse: text(), help: "Certificates (PEM) to trust instead of the system's." },
+  HTTPS_PROXY: {
+    parse: url(["http", "https"]),
+    aliases: ["https_proxy"],
+    help: "Corporate proxy (CONNECT) to the server.",
+  },
+  NO_PROXY: {
+    parse: text(),
+    aliases: ["no_proxy"],
+    help: "Hosts that are reached without the corporate proxy.",
+  },
+  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
+  TENDON_LIFELINE_FD: {
+    parse: integer({ min: 3, max: 1023 }),
+    help: "Descriptor whose end stops the program; for launchers.",
+  },
+});
+
+export type HandAgentSettings = Settings<typeof handAgentSettings>;
+
+export type Command = "run" | "help" | "version" | "print-config" | "doctor";
+
+export interface Invocation {
+  readonly command: Command;
+  /** Ends with the first connection, or when there is none, instead of trying again. */
+  readonly once: boolean;
+  readonly settings: HandAgentSettings;
+}
+
+export const USAGE = `Usage: hand-agent [options]
+
+Hosts hands for a Tendon server. It dials out and opens no port.
+
+  --url URL           where the server is (TENDON_URL)
+  --token TOKEN       join token, for the first start; other users of this machine can see it while the program
+                      runs: prefer TENDON_JOIN_TOKEN_FILE=FILE
+  --name NAME         name for people (TENDON_HAND_AGENT_NAME)
+  --labels K=V,...    labels that environments select by (TENDON_HAND_AGENT_LABELS)
+  --data-dir DIR      key, journal and hands (TENDON_HAND_AGENT_DATA_DIR)
+  --once              end with the first connection instead of dialling again
+  --doctor            say as JSON what hands this machine can make
+  --print-config      say what the program would run with
+  --version
+  --help
+
+It ends with 3 when the agent was revoked, with 4 when the server refuses the join token.
+`;
+
+const OPTIONS = {
+  url: { type: "string" },
+  token: { type: "string" },
+  name: { type: "string" },
+  labels: { type: "string" },
+  "data-dir": { type: "string" },
+  once: { type: "boolean" },
+  doctor: { type: "boolean" },
+  "print-config": { type: "boolean" },
+  version: { type: "boolean" },
+  help: { type: "boolean" },
+} as const;
+
+/** Throws StartupError or SettingsError with all that is wrong. The join token is gone from the environment afterwards. */
+export function readInvocation(argv: readonly string[]): Invocation {
+  const options = parseOptions(argv);
+  const environment: Record<string, string | undefined> = { ...process.env };
+  // Read once: nothing that the program starts may inherit it.
+  for (const name of settingNames({ TENDON_JOIN_TOKEN: handAgentSettings.TENDON_JOIN_TOKEN }))
+    delete process.env[name];
+  const overrides: [string, string | undefined][] = [
+    ["TENDON_URL", options.url],
+    ["TENDON_HAND_AGENT_NAME", options.name],
+    ["TENDON_HAND_AGENT_LABELS", options.labels],
+    ["TENDON_HAND_AGENT_DATA_DIR", options["data-dir"]],
+  ];
+  for (const [name, value] of overrides) if (value !== undefined) environment[name] = value;
+  if (options.token !== undefined) {
+    environment.TENDON_JOIN_TOKEN = options.token;
+    delete environment.TENDON_JOIN_TOKEN_FILE;
+  }
+  const settings = readSettings(handAgentSettings, environment, { knownElsewhere: KNOWN_NAMES });
+  const command =
+    (["help", "version", "print-config", "doctor"] as const).find((name) => options[name]) ?? "run";
+  return { command, once: options.once ?? false, settings };
+}
+
+function parseOptions(argv: readonly string[]) {
+  try {
+    return parseArgs({ args: [...argv], options: OPTIONS, allowPositionals: false, strict: true }).values;
+  } catch (error) {
+    throw new StartupError(`${(error as Error).message.split("\n")[0]}; --help says what there is`, 2);
+  }
+}
+
+function labels(): Parser<Readonly<Record<string, string>>> {
+  const pair = list((part) => {
+    const match = /^([A-Za-z0-9][A-Za-z0-9._/-]{0,62})=([^=]{0,255})$/.exec(part);
+    if (match === null) throw new Error("must be name=value pairs, separated by commas");
+    return [match[1]!, match[2]!] as const;
+  });
+  return (value) => {
+    const pairs = pair(value);
+    if (pairs.length > MAX_LABELS) throw new Error(`must hold at most ${MAX_LABELS} labels`);
+    return Object.fromEntries(pairs);
+  };
+}

@@ -1,0 +1,46 @@
+/** What hands this machine can make: every driver is tried, and what it says is told to people and to the server. */
+import { create } from "@bufbuild/protobuf";
+import type { Logger } from "../kit/log.ts";
+import { type DriverDescription, DriverDescriptionSchema } from "../proto/gen/tendon/v1/hand_pb.js";
+import type { Driver } from "./drivers/driver.ts";
+
+export interface DriverOffer {
+  readonly name: string;
+  readonly available: boolean;
+  /** Name of what keeps hands apart; empty when the driver is not available. */
+  readonly isolation: string;
+  readonly detail: string;
+  readonly description: DriverDescription;
+}
+
+export function probeDrivers(drivers: readonly Driver[]): Promise<DriverOffer[]> {
+  return Promise.all(drivers.map(probeDriver));
+}
+
+async function probeDriver(driver: Driver): Promise<DriverOffer> {
+  const probe = await driver.probe();
+  const { available } = probe;
+  const isolation = probe.available ? probe.isolation : "";
+  const detail = probe.available ? probe.detail : probe.reason;
+  const description = create(DriverDescriptionSchema, {
+    name: driver.name,
+    available,
+    detail: (available ? `${isolation}: ${detail}` : detail).replaceAll("\n", " ").slice(0, 1_000),
+    tools: driver.tools.map(({ name, description: text, inputSchema }) => ({
+      name,
+      description: text,
+      inputSchema: JSON.stringify(inputSchema),
+    })),
+    capabilities: driver.capabilities.park ? ["park"] : [],
+  });
+  return { name: driver.name, available, isolation, detail, description };
+}
+
+/** One line a driver, at start. */
+export function logOffers(log: Logger, offers: readonly DriverOffer[]): void {
+  for (const { name, available, isolation, detail } of offers) {
+    if (!available) log.warn({ driver: name }, `no ${name} hands: ${detail}`);
+    else if (isolation === "none") log.warn({ driver: name, isolation }, detail);
+    else log.info({ driver: name, isolation }, detail);
+  }
+}

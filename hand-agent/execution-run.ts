@@ -1,0 +1,115 @@
+/** Carries one call from its acceptance to its result: input, journal, hand, tool. */
+import { type Clock, within } from "../kit/clock.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Logger } from "../kit/log.ts";
+import type { ExecutionResult } from "../proto/gen/tendon/v1/hand_pb.js";
+import type { Execution, ExecutionCommand } from "./execution.ts";
+import { notStarted, resultOfTool } from "./execution-results.ts";
+import { HandRefusal, type LiveHand } from "./hands.ts";
+import { type Journal, JournalError } from "./journal.ts";
+import type { ToolResult } from "./result.ts";
+import type { ExecuteToolRequest } from "./tools/execute-tool.ts";
+
+export interface RunDeps {
+  journal: Pick<Journal, "start">;
+  hands: { use(handId: string, ownerNumber: bigint): Promise<LiveHand> };
+  executeTool(request: ExecuteToolRequest): Promise<ToolResult>;
+  clock: Clock;
+  log: Logger;
+}
+
+export interface RunOutcome {
+  result: ExecutionResult;
+  /** Whether the journal knows the execution. */
+  journalled: boolean;
+  /** Whether processes of the call live on. */
+  leftProcesses: boolean;
+}
+
+/** For the rest of an input that comes on the stream. */
+const INPUT_WITHIN_MS = 60_000;
+
+const RESUMED_NOTE =
+  "[the hand was resumed: its files are as they were, its processes have ended and its shell is new]";
+
+/** Never rejects: whatever happens is a result. */
+export async function runExecution(
+  deps: RunDeps,
+  execution: Execution,
+  command: ExecutionCommand,
+  startInput: string,
+): Promise<RunOutcome> {
+  let journalled = false;
+  try {
+    const input = execution.input === undefined ? startInput : await lateInput(deps, execution);
+    const finding = deps.hands.use(command.handId, command.ownerNumber);
+    finding.catch(() => {}); // looked at once the journal has spoken
+    const { key, handId, name } = command;
+    await deps.journal.start({ key, handId, name, input, atMs: deps.clock.nowMs() });
+    journalled = true;
+    const live = await finding;
+    if (execution.stopSignal.aborted)
+      return { result: stoppedEarly(execution), journalled, leftProcesses: false };
+    const ended = await runTool(deps, execution, command, input, live);
+    return { ...ended, journalled };
+  } catch (error) {
+    return { result: failedEarly(deps, error), journalled, leftProcesses: false };
+  }
+}
+
+async function lateInput({ clock }: RunDeps, execution: Execution): Promise<string> {
+  const stopped = new Promise<never>((_, reject) => {
+    const stop = () => reject(new HandRefusal("CANCELLED", stoppedText(execution)));
+    execution.stopSignal.addEventListener("abort", stop, { once: true });
+    if (execution.stopSignal.aborted) stop();
+  });
+  return within(clock, INPUT_WITHIN_MS, Promise.race([execution.input!.text, stopped]), () => {
+    return new HandRefusal("INPUT_INCOMPLETE", "The input did not arrive in time; the call was not started.");
+  });
+}
+
+async function runTool(
+  deps: RunDeps,
+  execution: Execution,
+  { key, name, timeoutMs }: ExecutionCommand,
+  input: string,
+  live: LiveHand,
+): Promise<Pick<RunOutcome, "result" | "leftProcesses">> {
+  execution.running();
+  const note = live.isNews ? RESUMED_NOTE : undefined;
+  live.isNews = false;
+  const result = await deps.executeTool({
+    hand: live.hand,
+    state: live.tools,
+    callId: key,
+    name,
+    input,
+    timeoutMs,
+    signal: execution.stopSignal,
+    onOutput: (chunk) => execution.spool?.append(chunk),
+  });
+  return {
+    result: resultOfTool(result, execution.spool?.endOffset ?? 0, note),
+    leftProcesses: (result.leftProcesses?.length ?? 0) > 0,
+  };
+}
+
+function failedEarly({ log }: RunDeps, error: unknown): ExecutionResult {
+  if (error instanceof HandRefusal) return notStarted(error.reason, error.message);
+  if (error instanceof JournalError)
+    return notStarted("JOURNAL_FAILED", `The call was not started: ${error.message}.`);
+  log.error({ err: error }, `a call failed: ${messageOf(error)}`);
+  return notStarted("INTERNAL", "The hand agent failed before the call was started; its log says more.");
+}
+
+function stoppedEarly(execution: Execution): ExecutionResult {
+  return notStarted("CANCELLED", stoppedText(execution));
+}
+
+export function stoppedText({ stopSignal }: Pick<Execution, "stopSignal">): string {
+  return tombstoneText(String(stopSignal.reason ?? ""));
+}
+
+export function tombstoneText(reason: string): string {
+  return `The call was cancelled before it started${reason === "" ? "" : ` (${reason})`}.`;
+}

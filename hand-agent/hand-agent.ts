@@ -1,0 +1,359 @@
+/** The whole agent as one service: builds its parts, takes up what an earlier life left, and keeps the connection. */
+import type { Clock } from "../kit/clock.ts";
+import { type Connection as Dialled, type DialOptions, dial } from "../kit/dial/dial.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Service } from "../kit/lifecycle.ts";
+import type { Logger } from "../kit/log.ts";
+import { StartupError } from "../kit/program.ts";
+import type { SigningKey } from "../kit/sign/key-file.ts";
+import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { carryOut } from "./commands.ts";
+import { claimDataDir, type DataDir } from "./data-dir.ts";
+import { type DriverOffer, logOffers, probeDrivers } from "./driver-offers.ts";
+import type { Driver } from "./drivers/driver.ts";
+import { enrollUntilDone } from "./enrollment.ts";
+import { Executions } from "./executions.ts";
+import { handReport } from "./hand-report.ts";
+import { Hands } from "./hands.ts";
+import {
+  AgentToken,
+  EXIT_REVOKED,
+  enroll,
+  type Identity,
+  loadIdentity,
+  loadKey,
+  revokedText,
+} from "./identity.ts";
+import { Journal } from "./journal.ts";
+import { executeTool } from "./tools/execute-tool.ts";
+import { Connection, type Tunnel } from "./tunnel/connection.ts";
+import { buildGreeting } from "./tunnel/greeting.ts";
+import { type Attempt, Supervisor } from "./tunnel/supervisor.ts";
+
+export interface HandAgentOptions {
+  url: string;
+  /** Needed until the agent has an identity. */
+  joinToken?: string | undefined;
+  dataDir: string;
+  name: string;
+  labels: Readonly<Record<string, string>>;
+  capacity: number;
+  caFile?: string | undefined;
+  proxy: DialOptions["proxy"];
+  once?: boolean;
+  build: string;
+  /** Made for the data directory once that is claimed. */
+  drivers(dataDir: string): Driver[];
+  clock: Clock;
+  log: Logger;
+  /** How long running calls may go on once the agent was told to stop. */
+  drainMs?: number;
+  reaperPeriodMs?: number;
+  welcomeWithinMs?: number;
+}
+
+const DEFAULT_DRAIN_MS = 4_000;
+/** For the server to take the last results. */
+const LAST_RESULTS_MS = 1_000;
+/** Tokens live for four minutes. */
+const RENEW_TOKEN_MS = 60_000;
+
+interface Parts {
+  readonly dataDir: DataDir;
+  readonly key: SigningKey;
+  readonly offers: DriverOffer[];
+  readonly journal: Journal;
+  readonly hands: Hands;
+  readonly executions: Executions;
+}
+
+export class HandAgent implements Service {
+  readonly name = "hand-agent";
+  /** Rejects with StartupError when the agent cannot go on, such as when it was revoked. */
+  readonly ended: Promise<never>;
+  private readonly options: HandAgentOptions;
+  private readonly stopper = new AbortController();
+  private readonly supervisor: Supervisor;
+  private rejectEnded!: (error: Error) => void;
+  private dataDir: DataDir | undefined;
+  private parts: Parts | undefined;
+  private identity: Identity | undefined;
+  private joinToken: string | undefined;
+  private tunnel: Tunnel | undefined;
+  private running: Promise<void> | undefined;
+  private starting: Promise<void> | undefined;
+  private stopping: Promise<void> | undefined;
+
+  constructor(options: HandAgentOptions) {
+    this.options = options;
+    this.joinToken = options.joinToken;
+    this.ended = new Promise((_, reject) => {
+      this.rejectEnded = reject;
+    });
+    this.ended.catch(() => {});
+    const { clock, log, once } = options;
+    this.supervisor = new Supervisor({
+      newAttempt: () => this.newAttempt(),
+      enrollAgain: () => this.enrollAgain(),
+      clock,
+      log,
+      ...(once === undefined ? {} : { once }),
+    });
+  }
+
+  /** Resolves when the agent is enrolled and dials; rejects with StartupError when that cannot be. */
+  start(): Promise<void> {
+    this.starting ??= this.startUp().catch(async (error) => {
+      await this.parts?.hands.stop();
+      await this.parts?.journal.close();
+      await this.dataDir?.release();
+      this.parts = undefined;
+      this.dataDir = undefined;
+      throw error;
+    });
+    return this.starting;
+  }
+
+  stop(): Promise<void> {
+    this.stopping ??= this.shutDown();
+    return this.stopping;
+  }
+
+  private async startUp(): Promise<void> {
+    const { options } = this;
+    this.dataDir = await claimDataDir(options.dataDir);
+    const dataDir = this.dataDir.path;
+    const drivers = options.drivers(dataDir);
+    const key = await loadKey(dataDir).catch((error) => {
+      throw new StartupError(messageOf(error));
+    });
+    // Both take their time; what one of them leaves behind is awaited also when the other fails.
+    const joining = (async () => (await loadIdentity(dataDir)) ?? (await this.enrollFirst(key, dataDir)))();
+    const [joined, offers] = await Promise.all([settled(joining), probeDrivers(drivers)]);
+    this.identity = joined();
+    logOffers(options.log, offers);
+    const parts = this.makeParts(this.dataDir, key, drivers, offers);
+    this.parts = parts;
+    await parts.hands.recover().catch((error) => {
+      throw new StartupError(messageOf(error));
+    });
+    parts.executions.restore();
+    if (this.stopper.signal.aborted) return;
+    this.running = this.supervise();
+  }
+
+  private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
+    const { clock, log, capacity, reaperPeriodMs } = this.options;
+    const journal = new Journal({ dataDir: dataDir.path, log });
+    const hands = new Hands({
+      dataDir: dataDir.path,
+      drivers,
+      installationId: () => this.identity!.installationId,
+      capacity,
+      clock,
+      log,
+      ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
+    });
+    const leftProcesses = (handId: string) => void this.reportHand(handId);
+    const executions = new Executions({
+      journal,
+      hands,
+      executeTool,
+      leftProcesses,
+      clock,
+      log,
+      dataDir: dataDir.path,
+    });
+    hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
+    return { dataDir, key, offers, journal, hands, executions };
+  }
+
+  private async supervise(): Promise<void> {
+    const end = await this.supervisor.run();
+    if (end.kind === "revoked") {
+      this.rejectEnded(new StartupError(revokedText(this.parts!.dataDir.path), EXIT_REVOKED));
+    } else if (end.kind === "ended") this.rejectEnded(new StartupError(end.detail));
+  }
+
+  private async newAttempt(): Promise<Attempt> {
+    const { clock, log, welcomeWithinMs } = this.options;
+    const token = new AgentToken(this.parts!.key, this.identity!.handAgentId, clock);
+    await token.renew();
+    const dialled = this.dial(() => token.value());
+    const stopRenewing = clock.every(RENEW_TOKEN_MS, () => void token.renew());
+    let stood = () => {};
+    const connection = new Connection({
+      client: dialled.client(HandAgentService),
+      greeting: () => this.greeting(),
+      onStanding: (tunnel) => {
+        stood();
+        this.stand(tunnel);
+      },
+      onCommand: (tunnel, command) => carryOut({ ...this.parts!, log }, tunnel, command),
+      clock,
+      ...(welcomeWithinMs === undefined ? {} : { welcomeWithinMs }),
+    });
+    return {
+      run: async (onStanding) => {
+        stood = onStanding;
+        try {
+          return await connection.run();
+        } finally {
+          this.tunnel = undefined;
+          stopRenewing();
+          dialled.close();
+        }
+      },
+      stop: () => connection.stop(),
+    };
+  }
+
+  private stand(tunnel: Tunnel): void {
+    const { log } = this.options;
+    const { generation, replicaId, installationId } = tunnel.welcome;
+    this.tunnel = tunnel;
+    log.info({ generation: Number(generation), replica: replicaId, url: this.options.url }, "connected");
+    if (installationId !== this.identity!.installationId) {
+      log.error({ installationId }, "the server is another installation than the one this agent joined");
+    }
+    this.parts!.executions.attach({
+      openStream: () => tunnel.client.streamExecution({ signal: tunnel.signal }),
+      signal: tunnel.signal,
+    });
+    if (this.stopping !== undefined) tunnel.send(DRAINING);
+  }
+
+  private greeting() {
+    const { offers, journal, hands, executions } = this.parts!;
+    const { build, labels, capacity } = this.options;
+    return buildGreeting({
+      build,
+      installationId: this.identity!.installationId,
+      journalId: journal.id,
+      drivers: offers.map(({ description }) => description),
+      labels,
+      capacity,
+      hands: hands.statuses(),
+      executions: executions.statuses(),
+    });
+  }
+
+  private async reportHand(handId: string): Promise<void> {
+    const { hands, executions } = this.parts!;
+    const running = new Set(executions.statuses().flatMap(({ key, running: runs }) => (runs ? [key] : [])));
+    const processes = await hands.leftProcesses(handId).catch(() => []);
+    const left = processes.filter(({ callId }) => callId !== undefined && !running.has(callId));
+    const status = hands.status(handId);
+    if (status !== undefined) this.tunnel?.send({ case: "handReport", value: handReport(status, left) });
+  }
+
+  private dial(token?: () => string): Dialled {
+    const { url, caFile, proxy, clock } = this.options;
+    return dial({ url, caFile, proxy, clock, token });
+  }
+
+  private async enrollFirst(key: SigningKey, dataDir: string): Promise<Identity> {
+    if (this.joinToken === undefined) {
+      const help = 'make one with "tendon hand-agent join-token" and give it as TENDON_JOIN_TOKEN_FILE';
+      throw new StartupError(`this hand agent has not joined a server yet and has no join token; ${help}`);
+    }
+    const { clock, log, once } = this.options;
+    return enrollUntilDone({
+      enroll: () => this.enrollWith(key, dataDir, this.joinToken!),
+      clock,
+      log,
+      once: once ?? false,
+      signal: this.stopper.signal,
+    });
+  }
+
+  private async enrollWith(key: SigningKey, dataDir: string, joinToken: string): Promise<Identity> {
+    const { name, labels, url } = this.options;
+    let dialled: Dialled;
+    try {
+      dialled = this.dial();
+    } catch (error) {
+      throw new StartupError(messageOf(error)); // a URL, proxy or CA file that cannot be used
+    }
+    try {
+      const client = dialled.client(HandAgentService);
+      return await enroll({ client, key, joinToken, name, labels, dataDir, serverUrl: url });
+    } finally {
+      dialled.close();
+    }
+  }
+
+  /** A server whose database is new does not know the agent; the join token, if there is one, is tried once more. */
+  private async enrollAgain(): Promise<boolean> {
+    const { joinToken } = this;
+    if (joinToken === undefined) return false;
+    this.joinToken = undefined;
+    const { key, dataDir } = this.parts!;
+    try {
+      this.identity = await this.enrollWith(key, dataDir.path, joinToken);
+      return true;
+    } catch (error) {
+      this.options.log.error(`could not join again: ${messageOf(error)}`);
+      return false;
+    }
+  }
+
+  private async shutDown(): Promise<void> {
+    this.stopper.abort(new StartupError("the hand agent was stopped"));
+    await this.starting?.catch(() => {});
+    const { parts } = this;
+    if (parts !== undefined) {
+      this.tunnel?.send(DRAINING);
+      parts.hands.drain();
+      parts.executions.drain();
+      await this.finishCalls(parts.executions);
+      await parts.hands.stop();
+      this.supervisor.stop();
+      await this.running;
+      await parts.journal.close();
+    }
+    await this.dataDir?.release();
+  }
+
+  /** Lets calls end by themselves for a while, then ends them; their results go to the server or stay in the journal. */
+  private async finishCalls(executions: Executions): Promise<void> {
+    const { clock, drainMs, log } = this.options;
+    const idle = await inTime(clock, drainMs ?? DEFAULT_DRAIN_MS, (signal) => executions.whenIdle(signal));
+    if (!idle) {
+      log.warn("calls still run; they are ended");
+      await executions.stopAll("the hand agent is stopping");
+    }
+    if (this.tunnel !== undefined)
+      await inTime(clock, LAST_RESULTS_MS, (signal) => executions.whenStored(signal));
+  }
+}
+
+const DRAINING = { case: "draining", value: { $typeName: "tendon.v1.HandAgentDraining" } } as const;
+
+/** Resolves when the promise has an end, with a function that gives its value or throws its error. */
+function settled<T>(promise: Promise<T>): Promise<() => T> {
+  return promise.then(
+    (value) => () => value,
+    (error) => () => {
+      throw error;
+    },
+  );
+}
+
+/** Whether it was done within the bound. */
+async function inTime(
+  clock: Clock,
+  ms: number,
+  run: (signal: AbortSignal) => Promise<void>,
+): Promise<boolean> {
+  const limit = new AbortController();
+  const cancel = clock.after(ms, () => limit.abort(new Error("out of time")));
+  try {
+    await run(limit.signal);
+    return true;
+  } catch {
+    return false;
+  } finally {
+    cancel();
+  }
+}

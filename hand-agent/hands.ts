@@ -1,0 +1,394 @@
+/**
+ * The hands of this agent: made, found again, parked and destroyed as the server says.
+ *
+ * H-1 One hand per id, however often it is asked for; commands about one hand wait for each other.
+ * H-2 A hand is noted on disk before it is made, so an agent that dies half-way removes the rest at its next start.
+ * H-3 A hand that may still be there is never reported lost: "lost" needs a driver that says "gone".
+ * H-4 The number of an owner only grows; a call of an older one is refused (design H6).
+ */
+import { type Clock, within } from "../kit/clock.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Logger } from "../kit/log.ts";
+import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { HandState } from "../proto/gen/tendon/v1/hand_pb.js";
+import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { handSpecOf } from "./hand-spec.ts";
+import { type HandRecord, HandsFile } from "./hands-file.ts";
+import { runSetup } from "./setup-commands.ts";
+import { HandTools } from "./tools/hand-tools.ts";
+import { UnownedHandMarks } from "./unowned-hands.ts";
+
+/** A hand as the server is told of it. */
+export interface HandStatus {
+  readonly handId: string;
+  readonly state: HandState;
+  readonly detail: string;
+  readonly driver: string;
+}
+
+export interface LiveHand {
+  readonly hand: Hand;
+  readonly tools: HandTools;
+  /** True until the first call has been told that the processes of before are gone (H5). */
+  isNews: boolean;
+}
+
+/** The command or call cannot be done on this hand; `reason` is for programs, the message for people. */
+export class HandRefusal extends Error {
+  override readonly name = "HandRefusal";
+  readonly reason: string;
+
+  constructor(reason: string, message: string) {
+    super(message);
+    this.reason = reason;
+  }
+}
+
+export interface HandsOptions {
+  dataDir: string;
+  drivers: readonly Driver[];
+  /** The installation that the agent belongs to now. */
+  installationId(): string;
+  capacity: number;
+  clock: Clock;
+  log: Logger;
+  reaperPeriodMs?: number;
+}
+
+interface Slot {
+  record: HandRecord;
+  live: LiveHand | undefined;
+  detail: string;
+  lost: boolean;
+  turn: Promise<unknown>;
+}
+
+const RECOVER_AT_ONCE = 8;
+/** For a recovery before a call gives up waiting for it. */
+const RECOVER_WITHIN_MS = 30_000;
+const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
+
+export class Hands {
+  private readonly options: HandsOptions;
+  private readonly file: HandsFile;
+  private readonly slots = new Map<string, Slot>();
+  private readonly marks: UnownedHandMarks;
+  private draining = false;
+  /** Told of changes that no command asked for. */
+  onChange: (status: HandStatus) => void = () => {};
+
+  constructor(options: HandsOptions) {
+    this.options = options;
+    this.file = new HandsFile(options.dataDir);
+    this.marks = new UnownedHandMarks(options.clock, options.reaperPeriodMs);
+  }
+
+  /** Finds the hands of an earlier life: their processes have ended when this resolves, their files are there. */
+  async recover(): Promise<void> {
+    for (const record of await this.file.load()) this.slots.set(record.handId, newSlot(record));
+    const todo = [...this.slots.values()];
+    const work = async () => {
+      for (let slot = todo.pop(); slot; slot = todo.pop()) await this.recoverAtStart(slot);
+    };
+    await Promise.all(Array.from({ length: RECOVER_AT_ONCE }, work));
+    await this.noteStrays();
+    await this.save();
+  }
+
+  statuses(): HandStatus[] {
+    return [...this.slots.values()].map(statusOf);
+  }
+
+  /** Processes that ended calls left running in this hand. */
+  async leftProcesses(handId: string): Promise<ProcessInfo[]> {
+    return (await this.slots.get(handId)?.live?.hand.callProcesses()) ?? [];
+  }
+
+  status(handId: string): HandStatus | undefined {
+    const slot = this.slots.get(handId);
+    return slot === undefined ? undefined : statusOf(slot);
+  }
+
+  /** Takes no new hands from now on. */
+  drain(): void {
+    this.draining = true;
+  }
+
+  /** Throws HandRefusal; then nothing of the hand is left. */
+  provision(command: ProvisionCommand): Promise<HandStatus> {
+    const { handId } = command;
+    this.marks.used(handId);
+    const known = this.slots.get(handId);
+    const slot = known ?? this.newHand(command);
+    return this.inTurn(slot, async () => {
+      raiseOwner(slot.record, command.ownerNumber);
+      if (slot.record.state === "provisioning") await this.make(slot, command);
+      else await this.wakeUp(slot);
+      await this.save();
+      return statusOf(slot);
+    });
+  }
+
+  /** The hand is gone afterwards; one that is not there counts as destroyed. Throws HandRefusal when processes are left. */
+  async release(handId: string): Promise<void> {
+    const slot = this.slots.get(handId);
+    if (slot === undefined) {
+      for (const driver of this.options.drivers) {
+        if ((await driver.listHandIds()).includes(handId)) await this.discard(driver, handId);
+      }
+      return;
+    }
+    await this.inTurn(slot, async () => {
+      const driver = this.driverOf(slot.record.driver);
+      slot.live = undefined;
+      await this.discard(driver, handId);
+      this.slots.delete(handId);
+      await this.save();
+    });
+  }
+
+  /** Ends the hand's processes and keeps its files. Throws HandRefusal. */
+  async park(handId: string): Promise<HandStatus> {
+    const slot = this.slotOf(handId);
+    return this.inTurn(slot, async () => {
+      if (slot.record.state === "parked") return statusOf(slot);
+      if (!this.driverOf(slot.record.driver).capabilities.park) {
+        throw new HandRefusal("NOT_IMPLEMENTED", `the driver ${slot.record.driver} cannot park hands`);
+      }
+      const left = (await slot.live?.hand.park?.())?.left ?? [];
+      slot.live = undefined;
+      slot.record.state = "parked";
+      slot.detail = left.length === 0 ? "parked" : `parked; ${left.length} processes did not end`;
+      await this.save();
+      return statusOf(slot);
+    });
+  }
+
+  /**
+   * The hand for a call of this owner, or for a copy, which names none; a parked one is resumed. Throws HandRefusal:
+   * nothing has been started then. The common case takes no time, so that a call does not wait for the disk.
+   */
+  async use(handId: string, ownerNumber: bigint | undefined): Promise<LiveHand> {
+    const slot = this.slotOf(handId);
+    this.marks.used(handId);
+    if (ownerNumber !== undefined && ownerNumber < BigInt(slot.record.ownerNumber)) {
+      throw new HandRefusal(
+        "OWNER_CHANGED",
+        "The hand belongs to another session now; the call was not started.",
+      );
+    }
+    if (ownerNumber !== undefined && raiseOwner(slot.record, ownerNumber)) await this.save();
+    if (slot.live !== undefined) return slot.live;
+    return this.inTurn(slot, () => this.wakeUp(slot));
+  }
+
+  /** Destroys what nobody owns: hands of this installation that were named twice, a period apart (H1). */
+  async destroyUnowned(handIds: readonly string[], installationId: string): Promise<void> {
+    const { log } = this.options;
+    if (installationId !== this.options.installationId()) {
+      log.error(
+        { installationId },
+        "the server is another installation than the one this agent joined: no hand is reaped",
+      );
+      return;
+    }
+    for (const handId of this.marks.named(handIds)) {
+      const owner = this.slots.get(handId)?.record.installationId ?? installationId;
+      if (owner !== installationId) {
+        log.error({ handId, owner }, "a hand of another installation is not reaped");
+        continue;
+      }
+      log.warn({ handId }, "a hand that nobody owns is destroyed");
+      await this.release(handId).catch((error) =>
+        log.error({ err: error, handId }, "it could not be destroyed"),
+      );
+    }
+  }
+
+  /** Ends all processes and keeps all files: what an agent does before it stops. */
+  async stop(): Promise<void> {
+    this.drain();
+    await Promise.all(
+      [...this.slots.values()].map((slot) =>
+        this.inTurn(slot, async () => {
+          await slot.live?.hand.park?.();
+          slot.live = undefined;
+        }).catch((error) =>
+          this.options.log.warn({ err: error, handId: slot.record.handId }, "a hand did not stop"),
+        ),
+      ),
+    );
+  }
+
+  private newHand({ handId, driver, ownerNumber }: ProvisionCommand): Slot {
+    if (this.draining) throw new HandRefusal("DRAINING", "the hand agent is stopping");
+    if (this.slots.size >= this.options.capacity) {
+      throw new HandRefusal(
+        "LIMIT_EXCEEDED",
+        `the hand agent has its ${this.options.capacity} hands already`,
+      );
+    }
+    const slot = newSlot({
+      handId,
+      driver,
+      state: "provisioning",
+      handle: null,
+      ownerNumber: ownerNumber.toString(),
+      installationId: this.options.installationId(),
+    });
+    this.slots.set(handId, slot);
+    return slot;
+  }
+
+  private async make(slot: Slot, command: ProvisionCommand): Promise<void> {
+    const { handId } = slot.record;
+    let driver: Driver | undefined;
+    this.slots.set(handId, slot); // also when an earlier attempt, that this one had waited for, has failed
+    try {
+      driver = this.driverOf(slot.record.driver);
+      const spec = handSpecOf(command, driver);
+      await this.save();
+      const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
+      const limit = new AbortController();
+      const stop = this.options.clock.after(timeoutMs, () =>
+        limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
+      );
+      const hand = await driver.provision(spec, limit.signal).finally(stop);
+      await runSetup(hand, command.environment?.setup ?? [], limit.signal);
+      slot.record.state = "ready";
+      slot.record.handle = hand.handle;
+      slot.live = { hand, tools: new HandTools(hand, this.options.clock), isNews: false };
+      slot.detail = `ready, isolation: ${hand.isolation}`;
+    } catch (error) {
+      await driver?.discard(handId).catch(() => {});
+      this.slots.delete(handId);
+      await this.save();
+      throw this.refusalOf(error, "PROVISION_FAILED", `the driver ${slot.record.driver} failed`);
+    }
+  }
+
+  /** Brings a hand back whose processes have ended. H-3. */
+  private async wakeUp(slot: Slot): Promise<LiveHand> {
+    if (slot.live !== undefined) return slot.live;
+    const { record } = slot;
+    try {
+      const found = await within(
+        this.options.clock,
+        RECOVER_WITHIN_MS,
+        this.driverOf(record.driver).recover(record.handle),
+        () => new HandError(`it did not come back within ${RECOVER_WITHIN_MS} ms`),
+      );
+      if (found === "gone") {
+        slot.lost = true;
+        slot.detail = "its workspace is gone";
+        this.onChange(statusOf(slot));
+        throw new HandRefusal("HAND_LOST", "The hand's workspace is gone; the call was not started.");
+      }
+      slot.live = { hand: found, tools: new HandTools(found, this.options.clock), isNews: found.resumed };
+      record.state = "ready";
+      slot.detail = `ready, isolation: ${found.isolation}`;
+      return slot.live;
+    } catch (error) {
+      if (error instanceof HandRefusal) throw error;
+      slot.detail = `not resumed: ${error instanceof HandError ? error.message : "the driver failed"}`;
+      throw this.refusalOf(
+        error,
+        "HAND_NOT_READY",
+        "The hand could not be resumed; the call was not started",
+      );
+    }
+  }
+
+  private async recoverAtStart(slot: Slot): Promise<void> {
+    const { handId, driver, state } = slot.record;
+    const { log } = this.options;
+    try {
+      if (state === "provisioning") {
+        await this.driverOf(driver).discard(handId);
+        this.slots.delete(handId);
+      } else if (state === "ready") await this.wakeUp(slot);
+    } catch (error) {
+      log.warn({ err: error, handId }, "a hand of before was not resumed");
+    }
+  }
+
+  /** Hands that drivers hold and no record names: told to the server as lost, which has them released or reaped. */
+  private async noteStrays(): Promise<void> {
+    for (const driver of this.options.drivers) {
+      for (const handId of await driver.listHandIds()) {
+        if (this.slots.has(handId)) continue;
+        const installationId = this.options.installationId();
+        const record: HandRecord = {
+          handId,
+          driver: driver.name,
+          state: "parked",
+          handle: null,
+          ownerNumber: "0",
+          installationId,
+        };
+        this.slots.set(handId, { ...newSlot(record), lost: true, detail: "the agent has no record of it" });
+      }
+    }
+  }
+
+  private slotOf(handId: string): Slot {
+    const slot = this.slots.get(handId);
+    if (slot === undefined)
+      throw new HandRefusal("HAND_LOST", "The hand agent has no such hand; the call was not started.");
+    if (slot.lost)
+      throw new HandRefusal("HAND_LOST", `The hand is lost (${slot.detail}); the call was not started.`);
+    return slot;
+  }
+
+  private driverOf(name: string): Driver {
+    const driver = this.options.drivers.find((each) => each.name === name);
+    if (driver === undefined) throw new HandError(`this hand agent has no driver ${JSON.stringify(name)}`);
+    return driver;
+  }
+
+  private async discard(driver: Driver, handId: string): Promise<void> {
+    const { left } = await driver.discard(handId);
+    if (left.length === 0) return;
+    const pids = left.map(({ pid }) => pid).join(", ");
+    throw new HandRefusal("PROCESSES_LEFT", `the hand is removed, but processes did not end: ${pids}`);
+  }
+
+  private refusalOf(error: unknown, reason: string, text: string): HandRefusal {
+    if (error instanceof HandRefusal) return error;
+    if (error instanceof HandError) return new HandRefusal(reason, `${text}: ${error.message}`);
+    this.options.log.error({ err: error }, `${text}: ${messageOf(error)}`);
+    return new HandRefusal(reason, `${text}; its log says more`);
+  }
+
+  private save(): Promise<void> {
+    return this.file.save([...this.slots.values()].filter(({ lost }) => !lost).map(({ record }) => record));
+  }
+
+  /** H-1. */
+  private inTurn<T>(slot: Slot, run: () => Promise<T>): Promise<T> {
+    const result = slot.turn.then(run);
+    slot.turn = result.catch(() => {});
+    return result;
+  }
+}
+
+function newSlot(record: HandRecord): Slot {
+  return { record, live: undefined, detail: "", lost: false, turn: Promise.resolve() };
+}
+
+/** H-4: whether the number has grown. */
+function raiseOwner(record: HandRecord, ownerNumber: bigint): boolean {
+  if (ownerNumber <= BigInt(record.ownerNumber)) return false;
+  record.ownerNumber = ownerNumber.toString();
+  return true;
+}
+
+function statusOf({ record, lost, detail }: Slot): HandStatus {
+  const states = {
+    provisioning: HandState.PROVISIONING,
+    ready: HandState.READY,
+    parked: HandState.PARKED,
+  };
+  const state = lost ? HandState.LOST : states[record.state];
+  return { handId: record.handId, state, detail: detail.slice(0, 1000), driver: record.driver };
+}
