@@ -25,6 +25,7 @@ import type { HandControl } from "./ports/hand-control.ts";
 import type { SessionLog } from "./ports/session-log.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
+import { Authenticator } from "./rpc/authenticate.ts";
 import { createInterceptors } from "./rpc/interceptors.ts";
 import { CONTRACT_SERVICES } from "./rpc/policy.ts";
 import { createRoutes, type Routes } from "./rpc/routes.ts";
@@ -67,7 +68,11 @@ export function createApp(deps: AppDeps): App {
   const { clock, log, store } = deps;
   const metrics = createMetrics();
   const sessionTokens = createSessionTokens({ key: deps.signingKey, replicas: store.replicas, clock });
-  const areas = createAreas({ ...deps, metrics, sessionTokens });
+  const recheckEveryMs = deps.recheckEveryMs ?? DEFAULT_RECHECK_MS;
+  const authenticateDeps = { ...store, sessionTokens, clock, log, recheckEveryMs };
+  const authenticator = new Authenticator(authenticateDeps);
+  const forgetKey = (apiKeyId?: string) => authenticator.forget(apiKeyId);
+  const areas = createAreas({ ...deps, metrics, sessionTokens, forgetKey });
   const health = new HealthState(CONTRACT_SERVICES.map(({ typeName }) => typeName));
   const router = new HttpRouter(log);
   let takesCalls = false;
@@ -76,14 +81,7 @@ export function createApp(deps: AppDeps): App {
     services: areas.flatMap(({ services = [] }) => services),
     health,
     fallback: router.handle,
-    interceptors: createInterceptors({
-      ...store,
-      sessionTokens,
-      clock,
-      log,
-      recheckEveryMs: deps.recheckEveryMs ?? DEFAULT_RECHECK_MS,
-      observer: metrics.calls,
-    }),
+    interceptors: createInterceptors({ ...authenticateDeps, authenticator, observer: metrics.calls }),
     log,
     clock,
   });
@@ -106,6 +104,8 @@ export function createApp(deps: AppDeps): App {
 interface AreaDeps extends AppDeps {
   readonly metrics: ServerMetrics;
   readonly sessionTokens: SessionTokens;
+  /** A key was revoked here, or without an id many were. */
+  readonly forgetKey: (apiKeyId?: string) => void;
 }
 
 /** Ports that point back at a later area are closures over it: called only once everything is built. */

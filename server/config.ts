@@ -23,12 +23,12 @@ export const serverSettings = defineSettings({
     help: "Folder of the server's key files and of the embedded Postgres.",
   },
   TENDON_DATABASE_URL: {
-    parse: url(["postgres", "postgresql"]),
+    parse: databaseUrl,
     secret: true,
     help: "Postgres 15 or newer. Not set: a Postgres of its own runs under the data directory.",
   },
   TENDON_DATABASE_LISTEN_URL: {
-    parse: url(["postgres", "postgresql"]),
+    parse: databaseUrl,
     secret: true,
     help: "A direct connection for LISTEN, when TENDON_DATABASE_URL leads through a transaction-mode pooler.",
   },
@@ -87,6 +87,14 @@ export function readConfig(): Settings<typeof serverSettings> {
     throw new SettingsError(["TENDON_TLS_CLIENT_CA needs TENDON_TLS_CERT and TENDON_TLS_KEY"]);
   }
   return settings;
+}
+
+/** Not every URL that Postgres' tools take is one by the web's rules: a unix socket's has no host. */
+function databaseUrl(value: string): string {
+  if (!/^postgres(ql)?:\/\/\S+$/.test(value)) {
+    throw new Error("must read postgresql://user:password@host:5432/database");
+  }
+  return value;
 }
 
 function adminKey(value: string): string {

@@ -43,6 +43,8 @@ export interface AdminDeps {
   readonly store: Pick<Store, "apiKeys" | "audit" | "identities" | "joinTokens" | "replicas" | "workspaces">;
   readonly sessionLog: Pick<SessionLog, "append">;
   readonly handControl: Pick<HandControl, "disconnect">;
+  /** A key stops working here at once; without an id, all are looked at anew. */
+  readonly forgetKey: (apiKeyId?: string) => void;
   readonly clock: Clock;
   readonly log: Logger;
   readonly build: string;
@@ -122,6 +124,7 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
       "workspace",
       workspaceId,
     );
+    this.deps.forgetKey();
     await stopSessions(this.deps, workspaceId, context.signal);
     return { workspace };
   }
@@ -149,6 +152,7 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
   async revokeApiKey({ apiKeyId }: RevokeApiKeyRequest, context: RpcContext) {
     const audit = this.audit(context, "api_key.revoke", apiKeyId);
     const apiKey = await this.store.apiKeys.revoke(apiKeyId, scopeOf(principalOf(context)), audit);
+    this.deps.forgetKey(apiKeyId);
     return { apiKey: found(apiKey, "API key", apiKeyId) };
   }
 

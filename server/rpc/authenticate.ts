@@ -1,7 +1,7 @@
 /**
  * Finds out who calls. An API key is looked up by its hash; a hand agent's token is checked against the key that it
- * enrolled with; a session token against the replicas' keys. Whoever is revoked is refused within `KEY_CACHE_MS`, and
- * streams that were open before end within `recheckEveryMs` and that.
+ * enrolled with; a session token against the replicas' keys. Whoever is revoked is refused at once by the
+ * replica that did it and within `KEY_CACHE_MS` by the others; open streams end within `recheckEveryMs` and that.
  */
 import type { Clock } from "../../kit/clock.ts";
 import { messageOf, TendonError } from "../../kit/errors.ts";
@@ -72,6 +72,13 @@ export class Authenticator {
     else if (credential.kind === "hand_agent") await this.livingAgent(credential.subject);
   }
 
+  /** Asks the database about this key at its next use; without an id, about all. For what was revoked here. */
+  forget(apiKeyId?: string): void {
+    for (const [hash, { identity }] of this.cache) {
+      if (apiKeyId === undefined || identity.apiKeyId === apiKeyId) this.cache.delete(hash);
+    }
+  }
+
   private async findKey(secret: string): Promise<KeyIdentity> {
     const { apiKeys, clock, log } = this.deps;
     const hash = hashSecret(secret);
@@ -139,8 +146,10 @@ function principalOfKey(key: KeyIdentity, nowMs: number): Principal {
 const stopWatchingKey = createContextKey<() => void>("stop watching the credential");
 
 /** Leaves the principal in the call's context. Open methods pass unseen: see policy.ts. */
-export function authenticateInterceptor(deps: AuthenticateDeps): RpcInterceptor {
-  const authenticator = new Authenticator(deps);
+export function authenticateInterceptor(
+  deps: AuthenticateDeps,
+  authenticator: Authenticator,
+): RpcInterceptor {
   return {
     async onCall(context) {
       if (isOpen(context.method)) return;

@@ -9,7 +9,7 @@ import type { CallEnd, RpcInterceptor } from "../../kit/rpc/pipeline.ts";
 import { methodPath } from "../../kit/rpc/service.ts";
 import { validationInterceptor } from "../../kit/rpc/validation.ts";
 import { actorOf, principalOf } from "../ports/principal.ts";
-import { type AuthenticateDeps, authenticateInterceptor } from "./authenticate.ts";
+import { type AuthenticateDeps, type Authenticator, authenticateInterceptor } from "./authenticate.ts";
 import { authorise, isOpen } from "./policy.ts";
 
 /** Told once a call. */
@@ -19,6 +19,7 @@ export interface CallObserver {
 }
 
 export interface InterceptorDeps extends AuthenticateDeps {
+  readonly authenticator: Authenticator;
   readonly observer: CallObserver;
 }
 
@@ -26,7 +27,7 @@ export interface InterceptorDeps extends AuthenticateDeps {
 export function createInterceptors(deps: InterceptorDeps): RpcInterceptor[] {
   return [
     observeInterceptor(deps.observer, deps.clock, deps.log),
-    authenticateInterceptor(deps),
+    authenticateInterceptor(deps, deps.authenticator),
     policyInterceptor(),
     validationInterceptor(),
   ];

@@ -12,6 +12,7 @@ import {
   streamsResponses,
   type UntypedMethod,
 } from "../../kit/rpc/service.ts";
+import { Health } from "../../proto/gen/grpc/health/v1/health_pb.js";
 import { assertCovered, CONTRACT_SERVICES } from "./policy.ts";
 
 export interface Routes {
@@ -35,7 +36,7 @@ export function createRoutes({ services, health, fallback, ...options }: RoutesO
     ...services,
     ...missing.map(notBuilt),
     health.bind(),
-    ...reflectionServices(CONTRACT_SERVICES),
+    ...reflectionServices([...CONTRACT_SERVICES, Health]),
   ];
   assertCovered(mounted.map(({ service }) => service));
   const grpcServer = createGrpcServer();

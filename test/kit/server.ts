@@ -29,7 +29,7 @@ export interface TestServer {
   readonly port: number;
   readonly url: string;
   readonly dataDir: string;
-  /** An installation-wide admin's key. */
+  /** An installation-wide admin's key; empty on a server that came to a database which had one. */
   readonly adminKey: string;
   /** The key of the machine's own harness or proxy. */
   localKey(role: "harness" | "proxy"): Promise<string>;
@@ -68,7 +68,7 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
   const scheme = config.TENDON_TLS_CERT === undefined ? "http" : "https";
   const url = `${scheme}://127.0.0.1:${server.port}`;
   const readKey = async (name: string) => (await readFile(join(dataDir, `${name}.key`), "utf8")).trim();
-  const adminKey = config.TENDON_ADMIN_KEY ?? (await readKey("admin"));
+  const adminKey = config.TENDON_ADMIN_KEY ?? (await readKey("admin").catch(() => ""));
   const connections = new Map<string, Connection>();
   const connect = (key: string) => {
     const made = dial({ url, caFile: options.settings?.TENDON_TLS_CERT, token: () => key, proxy: {} });

@@ -35,8 +35,14 @@ export function isUnavailable(error: unknown): boolean {
   return error instanceof Error && CONNECTION_TEXTS.test(error.message);
 }
 
-/** `UNAVAILABLE` where Postgres could not be reached or could not serve; every other error as it is. The message holds no URL and no password. */
+/** Postgres' text has no U+0000. */
+const NUL_IN_TEXT = "22021";
+
+/** `UNAVAILABLE` where Postgres could not be reached or could not serve; `INVALID_FIELD` for a text that it cannot hold; every other error as it is. The message holds no URL and no password. */
 export function translateFailure(error: unknown): unknown {
+  if (codeOf(error) === NUL_IN_TEXT) {
+    return new TendonError("INVALID_FIELD", "a text of the request holds U+0000, which cannot be stored");
+  }
   if (error instanceof TendonError || !isUnavailable(error)) return error;
   const why = codeOf(error) ?? (error instanceof Error ? error.message : "unknown");
   return new TendonError(
