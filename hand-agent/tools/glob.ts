@@ -1,13 +1,15 @@
 /** `glob`: the paths that match a pattern, newest first. */
-import { relative } from "node:path";
+import { join, relative } from "node:path";
 import picomatch from "picomatch";
 import { FileError, type Hand } from "../drivers/driver.ts";
 import { textResult } from "../result.ts";
+import { BoundedMatcher } from "./bounded-matcher.ts";
 import { withFileErrors } from "./file-text.ts";
 import { requiredPath, requiredString } from "./input.ts";
 import { InputError, type Tool } from "./tool.ts";
 
 const MAX_RESULTS = 200;
+const BATCH_ENTRIES = 1_000;
 export const MAX_WALK_ENTRIES = 50_000;
 export const SKIPPED_NAMES: ReadonlySet<string> = new Set([".git", "node_modules"]);
 
@@ -51,18 +53,27 @@ async function search(
   pattern: string,
   signal: AbortSignal,
 ): Promise<{ found: { path: string; mtimeMs: number }[]; isComplete: boolean }> {
-  const matches = picomatch(pattern, { dot: true });
+  const matcher = new BoundedMatcher("glob", picomatch.makeRe(pattern, { dot: true }));
   const { path: top, type } = await hand.stat(path);
   if (type !== "directory") throw new FileError("not_a_directory", path, "not a directory");
   const found: { path: string; mtimeMs: number }[] = [];
+  let batch: string[] = [];
+  const settle = async () => {
+    const matches = matcher.test(batch);
+    for (const name of batch.filter((_, i) => matches[i])) {
+      // Follows a link; one that leads out of the hand's directories, or nowhere, is no match.
+      const stat = await hand.stat(join(top, name)).catch(() => undefined);
+      if (stat) found.push({ path: join(top, name), mtimeMs: stat.mtimeMs });
+    }
+    batch = [];
+  };
   let entries = 0;
   for await (const entry of hand.walk(top, { skip: SKIPPED_NAMES, signal })) {
     entries += 1;
-    if (entries > MAX_WALK_ENTRIES) return { found, isComplete: false };
-    if (!matches(relative(top, entry.path))) continue;
-    // Follows a link; one that leads out of the hand's directories, or nowhere, is no match.
-    const stat = await hand.stat(entry.path).catch(() => undefined);
-    if (stat) found.push({ path: entry.path, mtimeMs: stat.mtimeMs });
+    if (entries > MAX_WALK_ENTRIES) break;
+    batch.push(relative(top, entry.path));
+    if (batch.length === BATCH_ENTRIES) await settle();
   }
-  return { found, isComplete: true };
+  await settle();
+  return { found, isComplete: entries <= MAX_WALK_ENTRIES };
 }

@@ -1,6 +1,7 @@
 /** `grep`: lines that match, by ripgrep where the hand has it, else by a search of our own. */
 import { FileError, type Hand } from "../drivers/driver.ts";
 import { type ToolResult, textResult } from "../result.ts";
+import { BoundedMatcher } from "./bounded-matcher.ts";
 import { withFileErrors } from "./file-text.ts";
 import { MAX_WALK_ENTRIES, SKIPPED_NAMES } from "./glob.ts";
 import { requiredPath, requiredString } from "./input.ts";
@@ -8,8 +9,8 @@ import { InputError, type Tool, type ToolCall } from "./tool.ts";
 
 const MAX_OUTPUT_BYTES = 102_400;
 const MAX_LINE_CHARS = 2_000;
-/** A line longer than this is not text; it is skipped. */
-const MAX_SCANNED_LINE_BYTES = 1024 * 1024;
+/** Of a line longer than this only the beginning is searched. */
+const MAX_SCANNED_LINE_CHARS = 1024 * 1024;
 const MAX_COMPLAINT_CHARS = 2_000;
 
 export const grepTool: Tool = {
@@ -66,15 +67,7 @@ async function byRipgrep(
   path: string,
 ): Promise<ToolResult> {
   const skips = [...SKIPPED_NAMES].flatMap((name) => ["--glob", `!**/${name}/**`]);
-  const options = [
-    "--line-number",
-    "--with-filename",
-    "--no-heading",
-    "--no-config",
-    "--color=never",
-    "--no-ignore",
-    "--hidden",
-  ];
+  const options = ["--line-number", "--with-filename", "--no-heading", "--no-config", "--color=never"];
   const limits = ["--max-columns", `${MAX_LINE_CHARS}`, "--max-columns-preview"];
   const child = await hand.exec(
     { argv: ["rg", ...options, ...limits, ...skips, "--regexp", pattern, "--", path], callId },
@@ -82,8 +75,8 @@ async function byRipgrep(
   );
   const hits = new Hits();
   const complaints = textOf(child.stderr.chunks, MAX_COMPLAINT_CHARS);
-  for await (const line of lines(child.stdout.chunks)) {
-    hits.add(line.text);
+  for await (const batch of lineBatches(child.stdout.chunks)) {
+    for (const line of batch) hits.add(line);
     if (hits.isFull) break;
   }
   if (hits.isFull) {
@@ -101,16 +94,16 @@ async function byRipgrep(
 }
 
 async function bySearch({ hand, signal }: ToolCall, pattern: string, path: string): Promise<ToolResult> {
-  const expression = compile(pattern);
+  const matcher = new BoundedMatcher("grep", compile(pattern));
   const hits = new Hits();
   let entries = 0;
   const { type } = await hand.stat(path);
-  if (type === "file") await searchFile(hand, path, expression, hits, signal);
+  if (type === "file") await searchFile(hand, path, matcher, hits, signal);
   else {
     for await (const entry of hand.walk(path, { skip: SKIPPED_NAMES, signal })) {
       entries += 1;
       if (entries > MAX_WALK_ENTRIES || hits.isFull) break;
-      if (entry.type === "file") await searchFile(hand, entry.path, expression, hits, signal);
+      if (entry.type === "file") await searchFile(hand, entry.path, matcher, hits, signal);
     }
   }
   return hits.result();
@@ -127,15 +120,20 @@ function compile(pattern: string): RegExp {
 async function searchFile(
   hand: Hand,
   path: string,
-  expression: RegExp,
+  matcher: BoundedMatcher,
   hits: Hits,
   signal: AbortSignal,
 ): Promise<void> {
+  let number = 0;
   try {
-    for await (const line of lines(hand.readFile(path, { signal }))) {
-      if (line.text.includes("\0")) return; // binary
-      const text = line.text.slice(0, MAX_LINE_CHARS);
-      if (expression.test(text)) hits.add(`${path}:${line.number}:${text}`);
+    for await (const batch of lineBatches(hand.readFile(path, { signal }))) {
+      if (batch.some((line) => line.includes("\0"))) return; // binary
+      const texts = batch.map((line) => line.slice(0, MAX_LINE_CHARS));
+      const matches = matcher.test(texts);
+      texts.forEach((text, i) => {
+        if (matches[i]) hits.add(`${path}:${number + i + 1}:${text}`);
+      });
+      number += texts.length;
       if (hits.isFull) return;
     }
   } catch (error) {
@@ -143,18 +141,18 @@ async function searchFile(
   }
 }
 
-async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<{ number: number; text: string }> {
+/** Whole lines, as many at a time as a chunk ends. */
+async function* lineBatches(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<string[]> {
   const decoder = new TextDecoder();
   let rest = "";
-  let number = 1;
   for await (const chunk of chunks) {
     const parts = (rest + decoder.decode(chunk, { stream: true })).split("\n");
     rest = parts.pop() ?? "";
-    if (rest.length > MAX_SCANNED_LINE_BYTES) rest = rest.slice(0, MAX_LINE_CHARS);
-    for (const text of parts) yield { number: number++, text };
+    if (rest.length > MAX_SCANNED_LINE_CHARS) rest = rest.slice(0, MAX_LINE_CHARS);
+    if (parts.length > 0) yield parts;
   }
   rest += decoder.decode();
-  if (rest !== "") yield { number, text: rest };
+  if (rest !== "") yield [rest];
 }
 
 async function textOf(chunks: AsyncIterable<Uint8Array>, maxChars: number): Promise<string> {

@@ -48,6 +48,8 @@ interface Live {
   /** Exit statuses carry it, so that nothing else on that channel is taken for one. */
   readonly token: string;
   onStatus: (callId: string, code: number) => void;
+  onEnd: (end: ShellEnd) => void;
+  ended?: ShellEnd;
 }
 
 export class QueueFullError extends Error {}
@@ -104,10 +106,10 @@ export class Shell {
         if (callId === call.callId) resolve({ kind: "exited", code });
       };
     });
-    const ended = live.process.exit.then(
-      ({ code }): ShellEnd => ({ kind: "terminated", code }),
-      (error): ShellEnd => ({ kind: "terminated", reason: messageOf(error) }),
-    );
+    const ended = new Promise<ShellEnd>((resolve) => {
+      live.onEnd = resolve;
+      if (live.ended) resolve(live.ended);
+    });
     const limit = new Limit(this.clock, call);
     live.process.write(commandLine(live.token, call, pipe.path)).catch(() => {}); // `ended` tells
     let end = await Promise.race([status, ended, limit.reached]);
@@ -127,22 +129,29 @@ export class Shell {
 
   /** After a cut nobody waits for a slow reader any more. */
   private async forward(pipe: HandPipe, call: ShellCall, cut: AbortSignal): Promise<void> {
-    const isCut = new Promise<void>((resolve) =>
-      cut.addEventListener("abort", () => resolve(), { once: true }),
-    );
-    for await (const chunk of pipe.chunks) await Promise.race([call.onOutput(chunk), isCut]);
+    for await (const chunk of pipe.chunks) await settledOrCut(call.onOutput(chunk), cut);
   }
 
   private async start(): Promise<Live> {
     if (this.live) return this.live;
     const process = await this.hand.exec({ argv: ["/bin/bash", "--noprofile", "--norc"], stdin: true });
     process.stderr.abandon();
-    const live: Live = { process, token: randomBytes(9).toString("base64url"), onStatus: () => {} };
+    const live: Live = {
+      process,
+      token: randomBytes(9).toString("base64url"),
+      onStatus: () => {},
+      onEnd: () => {},
+    };
     void listen(live);
-    process.exit
-      .catch(() => {})
-      .then(() => {
+    void process.exit
+      .then(
+        ({ code }): ShellEnd => ({ kind: "terminated", code }),
+        (error): ShellEnd => ({ kind: "terminated", reason: messageOf(error) }),
+      )
+      .then((end) => {
         if (this.live === live) this.live = undefined;
+        live.ended = end;
+        live.onEnd(end);
       });
     await process.write("exec 3>&1 1>/dev/null 2>/dev/null\n");
     this.live = live;
@@ -159,6 +168,19 @@ export class Shell {
 }
 
 const NOT_STARTED: ShellResult = { end: { kind: "cancelled", started: false }, left: [] };
+
+/** Waits for `promise`, whatever becomes of it, but not beyond the cut. Leaves no listener behind. */
+function settledOrCut(promise: Promise<void>, cut: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      cut.removeEventListener("abort", done);
+      resolve();
+    };
+    if (cut.aborted) return resolve();
+    cut.addEventListener("abort", done, { once: true });
+    promise.then(done, done);
+  });
+}
 
 /** Resolves as cancelled when that happens while others are still before this call. */
 async function abortedBefore(signal: AbortSignal, before: Promise<unknown>): Promise<ShellResult> {

@@ -17,6 +17,9 @@ export class FifoPipe implements HandPipe {
   readonly chunks: AsyncIterable<Uint8Array>;
   /** The identity of the pipe, also for a process that holds it open after its name is gone. */
   readonly key: string;
+  /** Resolves when nobody holds the writing end any more, or the pipe was let go. */
+  readonly ended: Promise<void>;
+  private resolveEnded = () => {};
   private readonly fd: number;
   private readonly socket: Socket;
   /** A writer of our own: without it the pipe would have ended before anybody opened it. */
@@ -32,6 +35,9 @@ export class FifoPipe implements HandPipe {
   constructor(path: string, onClosed: (pipe: FifoPipe) => void) {
     this.path = path;
     this.onClosed = onClosed;
+    this.ended = new Promise((resolve) => {
+      this.resolveEnded = resolve;
+    });
     // The hand owns the directory: whatever it may have put in the pipe's place is neither followed nor waited for.
     const safe = constants.O_NONBLOCK | constants.O_NOFOLLOW;
     this.fd = openSync(path, constants.O_RDONLY | safe);
@@ -63,6 +69,11 @@ export class FifoPipe implements HandPipe {
 
   get isFinished(): boolean {
     return this.finished;
+  }
+
+  /** A process has opened it: from now on it ends with its last writer. */
+  opened(): void {
+    this.releaseKeeper();
   }
 
   finish(): { held: boolean } {
@@ -97,6 +108,7 @@ export class FifoPipe implements HandPipe {
     this.releaseKeeper();
     this.socket.destroy();
     this.wake();
+    this.resolveEnded();
     this.onClosed(this);
   }
 

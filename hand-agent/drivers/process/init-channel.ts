@@ -111,8 +111,8 @@ export class InitChannel {
     });
   }
 
-  /** Resolves when the process exists. */
-  async run(request: RunRequest): Promise<{ pid: number; exit: Promise<ExitStatus> }> {
+  /** Resolves when the process exists. `lost` is for the caller to say that it is gone although no status came. */
+  async run(request: RunRequest): Promise<{ pid: number; exit: Promise<ExitStatus>; lost: () => void }> {
     const id = `${this.nextId++}`;
     const env = Object.entries(request.env).map(([name, value]) => `${name}=${value}`);
     const fields = [id, request.in, request.out, request.err, request.cwd, `${env.length}`, ...env];
@@ -128,7 +128,7 @@ export class InitChannel {
       this.running.delete(id);
       throw endedError();
     }
-    return { pid: await pid, exit };
+    return { pid: await pid, exit, lost: () => this.answered(["exit", id, `${128 + 9}`]) };
   }
 
   /** Ends the launcher and with it, where there is a process namespace, everything inside. */

@@ -48,15 +48,15 @@ export function namespacesScript(plan: SandboxPlan, mountPoint: string): string 
     ...plan.hiddenFiles.map((path) => bindFile("/dev/null", path)),
     ...plan.writable.flatMap((path) => [dir(path), `mount --bind ${quote(path)} ${at(path)}`]),
     ...plan.overlays.map(({ from, to }) => bindFile(from, to)),
-    ...plan.hiddenDirs.map((path) => `mount -o remount,ro ${at(path)}`),
+    ...plan.hiddenDirs.map((path) => `readonly_mount ${at(path)}`),
     `mkdir ${at("/.old")}`,
     `cd ${at("")}`,
     "pivot_root . .old",
     "cd /",
     "umount -l /.old",
     "rmdir /.old",
-    "mount -o remount,ro,mode=0755,size=1m /",
-    "mount -o remount,ro /dev",
+    "readonly_mount /",
+    "readonly_mount /dev",
     'exec "$@"',
   ].join("\n");
 }

@@ -23,6 +23,7 @@ import { killHard, ProcessTable } from "./process-table.ts";
 
 /** The bound of X4 for everything that ends processes. */
 const END_WITHIN_MS = 3_000;
+const LOSS_POLL_MS = 250;
 /** Pipes that background processes still hold, read and dropped. The oldest is let go beyond that. */
 const MAX_HELD_PIPES = 256;
 
@@ -89,7 +90,7 @@ export class ProcessHand implements Hand {
     const stderr = await this.openPipe(spec.callId);
     const input = spec.stdin ? new FifoInput(await this.stock.take()) : undefined;
     try {
-      const { pid, exit } = await init.run({
+      const { pid, exit, lost } = await init.run({
         in: input?.path ?? "/dev/null",
         out: stdout.path,
         err: stderr.path,
@@ -97,15 +98,22 @@ export class ProcessHand implements Hand {
         env: this.environment(spec),
         argv: spec.argv,
       });
+      for (const pipe of [stdout, stderr]) pipe.opened();
+      let isOver = false;
       const over = () => {
+        isOver = true;
         input?.close();
         stdout.finish();
         stderr.finish();
         signal?.removeEventListener("abort", kill);
       };
-      const kill = () => void this.killProcess(pid);
+      const kill = async () => {
+        if (!isOver) await this.killProcess(pid);
+      };
       signal?.addEventListener("abort", kill, { once: true });
+      if (signal?.aborted) void kill();
       exit.then(over, over);
+      void Promise.all([stdout.ended, stderr.ended]).then(() => this.watchForLoss(pid, () => isOver, lost));
       return {
         pid,
         stdout,
@@ -113,7 +121,7 @@ export class ProcessHand implements Hand {
         exit,
         write: (data) => input?.write(data) ?? Promise.reject(new HandError("the process has no input")),
         endInput: () => input?.close(),
-        kill: () => this.killProcess(pid),
+        kill,
       };
     } catch (error) {
       input?.close();
@@ -239,6 +247,17 @@ export class ProcessHand implements Hand {
   private environment(spec: ExecSpec): Record<string, string> {
     const call: Record<string, string> = spec.callId === undefined ? {} : { TENDON_CALL_ID: spec.callId };
     return { ...this.options.env, ...spec.env, TENDON_HAND_ID: this.id, ...call };
+  }
+
+  /**
+   * The one who waits for a process inside may be killed with it (`kill -9 -1`). Once its outputs are closed, a process
+   * that is gone and has no status within a while has lost it.
+   */
+  private async watchForLoss(pid: number, isOver: () => boolean, lost: () => void): Promise<void> {
+    while (!isOver()) {
+      await this.options.clock.sleep(LOSS_POLL_MS);
+      if (!isOver() && (await this.table?.hostPid(pid)) === undefined) return lost();
+    }
   }
 
   private async killProcess(namespacePid: number): Promise<void> {

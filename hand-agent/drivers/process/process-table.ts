@@ -29,6 +29,8 @@ interface Row {
   readonly namespacePid: number;
   readonly command: string;
   readonly handId: string | undefined;
+  /** Holds a pipe of one of the hand's calls. */
+  readonly isMarked: boolean;
   callId: string | undefined;
 }
 
@@ -62,8 +64,9 @@ export class ProcessTable {
     return (await this.rows()).filter((row) => row.callId === callId).map(toInfo);
   }
 
-  /** The host's process id of a process that the hand knows under `namespacePid`. */
+  /** The host's process id of a process that the hand knows under `namespacePid`; undefined once it is gone. */
   async hostPid(namespacePid: number): Promise<number | undefined> {
+    if (this.options.scope.kind !== "tree") return isAlive(namespacePid) ? namespacePid : undefined;
     return (await this.rows()).find((row) => row.namespacePid === namespacePid)?.pid;
   }
 
@@ -96,7 +99,7 @@ export class ProcessTable {
     for (const pid of scope.kind === "tree" ? descendants(scope.launcherPid) : allPids()) {
       if (scope.kind === "uid" && uidOf(pid) !== scope.uid) continue;
       const row = this.readRow(pid);
-      if (row && (scope.kind !== "marked" || row.handId === handId)) rows.push(row);
+      if (row && (scope.kind !== "marked" || row.handId === handId || row.isMarked)) rows.push(row);
     }
     return rows;
   }
@@ -109,13 +112,15 @@ export class ProcessTable {
       const [state, ppid] = stat.slice(close + 2).split(" ");
       if (state === "Z" || state === "X") return undefined;
       const env = readFileSync(`/proc/${pid}/environ`, "utf8");
+      const marked = this.callOfMark(pid);
       return {
         pid,
         ppid: Number(ppid),
         namespacePid: namespacePidOf(pid),
         command: stat.slice(open + 1, close),
         handId: variable(env, "TENDON_HAND_ID"),
-        callId: this.callOfMark(pid) ?? variable(env, "TENDON_CALL_ID"),
+        isMarked: marked !== undefined,
+        callId: marked ?? variable(env, "TENDON_CALL_ID"),
       };
     } catch {
       return undefined; // gone meanwhile, or somebody else's
@@ -146,6 +151,7 @@ export class ProcessTable {
         namespacePid: Number(pid),
         command: command.split(" ")[0] ?? "",
         handId,
+        isMarked: false,
         callId,
       };
       return [row];
@@ -176,9 +182,18 @@ function variable(env: string, name: string): string | undefined {
   return undefined;
 }
 
+/** The pid one namespace below the agent's, or the agent's own view; deeper ones that a hand makes are its own affair. */
 function namespacePidOf(pid: number): number {
-  const line = /^NSpid:\s+(.*)$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"))?.[1];
-  return Number(line?.split(/\s+/).at(-1) ?? pid);
+  const pids = namespacePids(pid);
+  ownDepth ??= namespacePids("self").length;
+  return pids[ownDepth] ?? pids.at(-1) ?? -1;
+}
+
+let ownDepth: number | undefined;
+
+function namespacePids(pid: number | "self"): number[] {
+  const line = /^NSpid:\s+(.*)$/m.exec(readFileSync(`/proc/${pid}/status`, "latin1"))?.[1] ?? "";
+  return line.split(/\s+/).map(Number);
 }
 
 function allPids(): number[] {
@@ -224,5 +239,14 @@ export function killHard(pid: number): void {
     process.kill(pid, "SIGKILL");
   } catch {
     // gone
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
   }
 }
