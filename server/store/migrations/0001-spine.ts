@@ -149,7 +149,9 @@ create table sessions (
 create index sessions_list on sessions (workspace_id, created_at desc, session_id desc);
 create index sessions_by_agent on sessions (workspace_id, agent_id, created_at desc);
 create index sessions_work on sessions (work_since) where work_position > rested_position and archived_at is null;
-create index sessions_leased on sessions (lease_expires_at) where lease_id is not null;
+create index sessions_leased on sessions (lease_id) where lease_id is not null;
+-- Not by updated_at: every append would change it.
+create index sessions_running on sessions (running_since) where status = 'running';
 
 create table events (
   session_id text not null references sessions on delete cascade,
@@ -221,12 +223,22 @@ create table hands (
   created_at timestamptz not null default now(),
   ready_at timestamptz,
   last_used_at timestamptz,
-  ended_at timestamptz
+  ended_at timestamptz,
+  -- Made for a session: without one it is nobody's.
+  of_session boolean not null default false,
+  -- Given back or lost, but its agent has not said yet that nothing is left of it.
+  destroy_pending boolean not null default false,
+  -- What the next call's result has to say first.
+  notice text not null default '',
+  -- Position of the session's 'hand.lost'.
+  lost_position bigint,
+  left_processes text not null default '[]'
 );
 create unique index hands_slot on hands (session_id, slot) where session_id is not null and state in ('provisioning', 'ready', 'parked');
 create unique index hands_request on hands (workspace_id, request_id) where request_id is not null;
 create index hands_list on hands (workspace_id, created_at desc, hand_id desc);
-create index hands_of_agent on hands (hand_agent_id) where state in ('provisioning', 'ready', 'parked');
+create index hands_of_agent on hands (hand_agent_id) where state in ('provisioning', 'ready', 'parked') or destroy_pending;
+create index hands_of_session on hands (session_id, created_at desc) where session_id is not null;
 
 create table executions (
   -- "<session id>/<execution id>", or "<workspace id>/<execution id>" outside sessions.
@@ -244,10 +256,17 @@ create table executions (
   input_hash bytea not null,
   timeout_ms bigint not null,
   bound_at timestamptz not null default clock_timestamp(),
+  -- Whether it answers a tool use; else it was run by a client or an operator.
+  answers_tool_use boolean not null default false,
+  slot text not null default '',
+  notice text not null default '',
+  stop_requested_at timestamptz,
+  stop_reason text not null default '',
   result text,
   finished_at timestamptz
 );
 create index executions_open on executions (hand_agent_id) where finished_at is null;
+create index executions_of_session on executions (session_id) where session_id is not null;
 create index executions_of_hand on executions (hand_id, bound_at desc);
 
 create table replicas (

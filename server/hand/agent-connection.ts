@@ -1,0 +1,179 @@
+/** One connection of one hand agent, as this replica holds it. */
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Clock } from "../../kit/clock.ts";
+import { TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import { Outbox } from "../../kit/outbox.ts";
+import type {
+  CommandResult,
+  ConnectRequest,
+  ConnectResponseSchema,
+  HandReport,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { AgentCommand, AgentLink, AgentMessage } from "./agent-link.ts";
+import type { HandTiming } from "./timing.ts";
+
+export interface AgentConnectionOptions {
+  readonly handAgentId: string;
+  readonly generation: number;
+  readonly journalId: string;
+  readonly clock: Clock;
+  readonly timing: HandTiming;
+  /** A hand changed without a command. Called one after the other. */
+  readonly onReport: (report: HandReport) => Promise<void>;
+  readonly onDraining: () => void;
+  /** Ends the stream at once, whatever it waits for. */
+  readonly cut: (error: TendonError) => void;
+}
+
+/** Messages that may wait for a slow connection; an agent that is further behind starts anew. */
+const OUTBOX_LIMIT = 4_096;
+const MAX_WAITING_COMMANDS = 1_024;
+const MAX_WAITING_REPORTS = 10_000;
+
+type Response = MessageInitShape<typeof ConnectResponseSchema>;
+
+export class AgentConnection implements AgentLink {
+  readonly handAgentId: string;
+  readonly generation: number;
+  readonly journalId: string;
+  draining = false;
+  /** Hands that the agent has and that nobody knows; see the sweeper. */
+  unowned: readonly string[] = [];
+  readonly outbox = new Outbox<Response>(OUTBOX_LIMIT);
+  private readonly options: AgentConnectionOptions;
+  private readonly waiting = new Map<
+    string,
+    { resolve: (result: CommandResult) => void; reject: (error: Error) => void }
+  >();
+  private readonly stopHeartbeat: () => void;
+  private heardMs: number;
+  private reports: Promise<void> = Promise.resolve();
+  private waitingReports = 0;
+  private ended = false;
+
+  constructor(options: AgentConnectionOptions) {
+    this.options = options;
+    this.handAgentId = options.handAgentId;
+    this.generation = options.generation;
+    this.journalId = options.journalId;
+    this.heardMs = options.clock.monotonicMs();
+    this.stopHeartbeat = options.clock.every(options.timing.heartbeatEveryMs, () => this.beat());
+  }
+
+  get isOpen(): boolean {
+    return !this.ended;
+  }
+
+  post(message: AgentMessage): boolean {
+    return !this.ended && this.outbox.push({ kind: message });
+  }
+
+  async command(command: AgentCommand, timeoutMs: number): Promise<CommandResult> {
+    if (this.waiting.size >= MAX_WAITING_COMMANDS) {
+      throw new TendonError(
+        "LIMIT_EXCEEDED",
+        `hand agent "${this.handAgentId}" has ${this.waiting.size} commands open`,
+      );
+    }
+    const commandId = newId("request");
+    let stop = () => {};
+    try {
+      return await new Promise<CommandResult>((resolve, reject) => {
+        this.waiting.set(commandId, { resolve, reject });
+        stop = this.options.clock.after(timeoutMs, () =>
+          reject(
+            new TendonError(
+              "DEADLINE_EXCEEDED",
+              `the hand agent did not answer "${command.case}" within ${timeoutMs} ms`,
+            ),
+          ),
+        );
+        const message = { ...command, value: { ...command.value, commandId } } as AgentMessage;
+        if (!this.post(message)) reject(connectionEnded());
+      });
+    } finally {
+      stop();
+      this.waiting.delete(commandId);
+    }
+  }
+
+  /** Reads until the agent ends the connection or it breaks. */
+  async read(requests: AsyncIterator<ConnectRequest>): Promise<void> {
+    for (;;) {
+      const next = await requests.next();
+      if (next.done) return this.end();
+      this.heardMs = this.options.clock.monotonicMs();
+      this.take(next.value);
+    }
+  }
+
+  /** What is queued is still sent, then the stream ends with the error, or well. Only the first call counts. */
+  end(error?: TendonError): void {
+    if (this.ended) return;
+    this.ended = true;
+    this.stopHeartbeat();
+    this.outbox.end(error);
+    const waiting = [...this.waiting.values()];
+    for (const { reject } of waiting) reject(connectionEnded());
+  }
+
+  private take({ kind }: ConnectRequest): void {
+    switch (kind.case) {
+      case "commandResult":
+        this.waiting.get(kind.value.commandId)?.resolve(kind.value);
+        break;
+      case "handReport":
+        this.queueReport(kind.value);
+        break;
+      case "draining":
+        this.draining = true;
+        this.options.onDraining();
+        break;
+      case "greeting":
+        this.cut(
+          new TendonError("INVALID_FIELD", "greeting: only the first message may be one", {
+            field: "greeting",
+          }),
+        );
+        break;
+      case "heartbeat":
+      case undefined:
+        break;
+    }
+  }
+
+  /** The database may be slower than the agent; signs of life are read all the same. */
+  private queueReport(report: HandReport): void {
+    if (this.waitingReports >= MAX_WAITING_REPORTS) {
+      this.cut(new TendonError("LIMIT_EXCEEDED", "too many hand reports wait to be stored"));
+      return;
+    }
+    this.waitingReports += 1;
+    this.reports = this.reports
+      .then(() => this.options.onReport(report))
+      .finally(() => {
+        this.waitingReports -= 1;
+      });
+  }
+
+  private beat(): void {
+    const { clock, timing } = this.options;
+    const silentMs = clock.monotonicMs() - this.heardMs;
+    if (silentMs >= timing.heartbeatTimeoutMs) {
+      this.cut(new TendonError("UNAVAILABLE", `nothing was heard for ${Math.round(silentMs)} ms`));
+    } else {
+      this.post({ case: "heartbeat", value: {} });
+    }
+  }
+
+  /** Ends without waiting for what is queued: whoever should read it may be gone. */
+  private cut(error: TendonError): void {
+    this.end(error);
+    this.options.cut(error);
+  }
+}
+
+function connectionEnded(): TendonError {
+  return new TendonError("UNAVAILABLE", "the connection to the hand agent ended");
+}

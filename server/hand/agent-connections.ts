@@ -1,0 +1,49 @@
+/** The connections that this replica holds: at most one for each agent, the newest. */
+import { TendonError } from "../../kit/errors.ts";
+import type { AgentConnection } from "./agent-connection.ts";
+import type { AgentLink, AgentLinks } from "./agent-link.ts";
+
+export class AgentConnections implements AgentLinks {
+  private readonly byAgent = new Map<string, AgentConnection>();
+  private readonly listeners = new Set<() => void>();
+
+  /** False when a newer one stands already: the caller's is the late one. */
+  add(connection: AgentConnection): boolean {
+    const standing = this.byAgent.get(connection.handAgentId);
+    if (standing !== undefined && standing.generation > connection.generation) return false;
+    this.byAgent.set(connection.handAgentId, connection);
+    standing?.end(new TendonError("UNAVAILABLE", "a newer connection of this hand agent took over"));
+    this.changed();
+    return true;
+  }
+
+  /** Its successor, if it has one, stays (H3). */
+  remove(connection: AgentConnection): void {
+    if (this.byAgent.get(connection.handAgentId) !== connection) return;
+    this.byAgent.delete(connection.handAgentId);
+    this.changed();
+  }
+
+  find(handAgentId: string): AgentLink | undefined {
+    const connection = this.byAgent.get(handAgentId);
+    return connection?.isOpen ? connection : undefined;
+  }
+
+  all(): AgentConnection[] {
+    return [...this.byAgent.values()];
+  }
+
+  cut(handAgentId: string, error: TendonError): void {
+    this.byAgent.get(handAgentId)?.end(error);
+  }
+
+  onChange(listener: () => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Also called for what waits on connections and changed elsewhere, such as a free place. */
+  changed(): void {
+    for (const listener of [...this.listeners]) listener();
+  }
+}

@@ -1,0 +1,41 @@
+/** How the rest of the area reaches a hand agent, wherever its connection is held. */
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type {
+  CommandResult,
+  ConnectResponseSchema,
+  ParkCommandSchema,
+  ProvisionCommandSchema,
+  ReleaseCommandSchema,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+
+export type AgentMessage = NonNullable<MessageInitShape<typeof ConnectResponseSchema>["kind"]>;
+
+/** A command that the agent answers; its id is given by the link. */
+export type AgentCommand =
+  | { readonly case: "provision"; readonly value: MessageInitShape<typeof ProvisionCommandSchema> }
+  | { readonly case: "release"; readonly value: MessageInitShape<typeof ReleaseCommandSchema> }
+  | { readonly case: "park"; readonly value: MessageInitShape<typeof ParkCommandSchema> };
+
+/** One connection of one agent. It stands until it ends; what was sent before may have arrived or not. */
+export interface AgentLink {
+  readonly handAgentId: string;
+  readonly generation: number;
+  /** Journal that the agent's greeting named. */
+  readonly journalId: string;
+  /** The agent takes no new hands and calls. */
+  readonly draining: boolean;
+  /** Sends what has no answer. False when the connection has ended. Never waits. */
+  post(message: AgentMessage): boolean;
+  /**
+   * Sends a command and waits for its answer. UNAVAILABLE when the connection ended first, DEADLINE_EXCEEDED after
+   * `timeoutMs`, LIMIT_EXCEEDED when too many commands wait already.
+   */
+  command(command: AgentCommand, timeoutMs: number): Promise<CommandResult>;
+}
+
+export interface AgentLinks {
+  /** The agent's connection as this replica can use it. */
+  find(handAgentId: string): AgentLink | undefined;
+  /** Calls `listener` when a connection came or went. */
+  onChange(listener: () => void): () => void;
+}

@@ -1,0 +1,222 @@
+/** What hand agents call. */
+
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
+import { within } from "../../kit/clock.ts";
+import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { hashSecret } from "../../kit/sign/secrets.ts";
+import type {
+  ConnectRequest,
+  EnrollRequest,
+  HandAgentGreeting,
+  HandAgentService,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { DriverDescription } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { principalOf } from "../ports/principal.ts";
+import {
+  type DriverRecord,
+  digestOfTools,
+  type GreetingRecord,
+  type ToolRecord,
+} from "../store/hand-agents.ts";
+import { AgentConnection } from "./agent-connection.ts";
+import type { AgentConnections } from "./agent-connections.ts";
+import type { HandDeps } from "./deps.ts";
+import type { ExecutionStreams } from "./execution-streams.ts";
+import type { Reconciler } from "./reconcile.ts";
+
+/** The only version there is so far. */
+const PROTOCOL_VERSION = 1;
+
+export interface HandAgentServiceParts {
+  readonly connections: AgentConnections;
+  readonly reconciler: Reconciler;
+  readonly streams: ExecutionStreams;
+  /** Cuts the connection whose other end this is (`Listener.destroyPeer`): a half-open one does not end by itself. */
+  readonly destroyPeer: (peer: string) => void;
+}
+
+export function createHandAgentService(
+  deps: HandDeps,
+  parts: HandAgentServiceParts,
+): ServiceImplementation<typeof HandAgentService> {
+  return {
+    enroll: (request) => enroll(deps, request),
+    connect: (requests, context) => connect(deps, parts, requests, context),
+    streamExecution: (requests, context) =>
+      parts.streams.serve(requests, agentOf(context).handAgentId, context),
+    // biome-ignore lint/correctness/useYield: refuses before the first message
+    async *streamTransfer() {
+      throw new TendonError("NOT_FOUND", "nobody asked for this transfer");
+    },
+    // biome-ignore lint/correctness/useYield: refuses before the first message
+    async *streamTunnel() {
+      throw new TendonError("NOT_FOUND", "nobody asked for this tunnel");
+    },
+  };
+}
+
+/** How join tokens are stored. */
+export function hashJoinToken(token: string): Uint8Array {
+  return Buffer.from(hashSecret(token), "hex");
+}
+
+async function enroll(deps: HandDeps, request: EnrollRequest) {
+  checkLabels(request.labels);
+  return deps.store.handAgents.enroll({
+    tokenHash: hashJoinToken(request.joinToken),
+    publicKey: request.publicKey,
+    name: request.name,
+    labels: request.labels,
+  });
+}
+
+async function* connect(
+  deps: HandDeps,
+  parts: HandAgentServiceParts,
+  requests: AsyncIterable<ConnectRequest>,
+  context: RpcContext,
+) {
+  const { handAgentId, workspaceId } = agentOf(context);
+  const iterator = requests[Symbol.asyncIterator]();
+  const greeting = await readGreeting(deps, iterator);
+  const stored = await deps.store.handAgents.connect({
+    handAgentId,
+    replicaId: deps.replicaId,
+    greeting: greetingRecord(greeting),
+  });
+  const connection = new AgentConnection({
+    handAgentId,
+    generation: stored.generation,
+    journalId: greeting.journalId,
+    clock: deps.clock,
+    timing: deps.timing,
+    onReport: (report) => parts.reconciler.report(handAgentId, report),
+    onDraining: () => parts.connections.changed(),
+    cut: (error) => {
+      context.fail(error);
+      parts.destroyPeer(context.peer);
+    },
+  });
+  const facts = { handAgentId, workspaceId, generation: stored.generation };
+  try {
+    connection.post({ case: "welcome", value: welcome(deps, stored) });
+    if (!parts.connections.add(connection)) {
+      throw new TendonError("UNAVAILABLE", "a newer connection of this hand agent stands");
+    }
+    deps.logger.info(facts, "a hand agent connected");
+    const onAbort = () => connection.end();
+    context.signal.addEventListener("abort", onAbort, { once: true });
+    connection.read(iterator).catch((error: unknown) => {
+      connection.end(error instanceof TendonError ? error : new TendonError("UNAVAILABLE", messageOf(error)));
+    });
+    parts.reconciler.greet(connection, greeting).catch((error: unknown) => {
+      deps.logger.error({ ...facts, error: messageOf(error) }, "what a hand agent has could not be compared");
+      connection.end(
+        new TendonError("UNAVAILABLE", "the server could not compare what the agent has; connect again"),
+      );
+    });
+    yield* connection.outbox;
+  } finally {
+    connection.end();
+    parts.connections.remove(connection);
+    deps.logger.info(facts, "a hand agent's connection ended");
+    await deps.store.handAgents.disconnect(facts).catch((error: unknown) => {
+      // Without a sign of life the row counts as offline soon anyway.
+      deps.logger.warn({ ...facts, error: messageOf(error) }, "a disconnect could not be stored");
+    });
+  }
+}
+
+async function readGreeting(
+  deps: HandDeps,
+  iterator: AsyncIterator<ConnectRequest>,
+): Promise<HandAgentGreeting> {
+  const first = await within(
+    deps.clock,
+    deps.timing.greetingTimeoutMs,
+    iterator.next(),
+    () => new TendonError("DEADLINE_EXCEEDED", "no greeting came"),
+  );
+  const kind = first.done ? undefined : first.value.kind;
+  if (kind?.case !== "greeting") throw invalidField("greeting", "must be the first message");
+  if (kind.value.protocolVersion !== PROTOCOL_VERSION) {
+    throw new TendonError(
+      "PROTOCOL_VERSION_UNSUPPORTED",
+      `the hand agent speaks version ${kind.value.protocolVersion} of the protocol, this server only ${PROTOCOL_VERSION}; run builds of the same release`,
+      { supported: String(PROTOCOL_VERSION) },
+    );
+  }
+  checkLabels(kind.value.labels);
+  return kind.value;
+}
+
+function welcome(deps: HandDeps, stored: { generation: number; installationId: string }) {
+  return {
+    generation: BigInt(stored.generation),
+    replicaId: deps.replicaId,
+    installationId: stored.installationId,
+    heartbeatEvery: durationFromMs(deps.timing.heartbeatEveryMs),
+    heartbeatTimeout: durationFromMs(deps.timing.heartbeatTimeoutMs),
+    protocolVersion: PROTOCOL_VERSION,
+  };
+}
+
+function agentOf(context: RpcContext) {
+  const principal = principalOf(context);
+  if (principal.kind !== "hand_agent") {
+    throw new TendonError("ROLE_NOT_ALLOWED", `${principal.kind} is not a hand agent`);
+  }
+  return principal;
+}
+
+const MAX_LABEL_CHARS = 256;
+
+function checkLabels(labels: Readonly<Record<string, string>>): void {
+  for (const [key, value] of Object.entries(labels)) {
+    if (key === "" || key.length > MAX_LABEL_CHARS || value.length > MAX_LABEL_CHARS) {
+      throw invalidField("labels", `keys have 1 to ${MAX_LABEL_CHARS} characters, values at most as many`);
+    }
+  }
+}
+
+function greetingRecord(greeting: HandAgentGreeting): GreetingRecord {
+  const toolLists = new Map<string, readonly ToolRecord[]>();
+  const drivers = greeting.drivers.map((driver): DriverRecord => {
+    const tools = toolsOf(driver);
+    const toolsDigest = digestOfTools(tools);
+    toolLists.set(toolsDigest, tools);
+    return {
+      name: driver.name,
+      available: driver.available,
+      detail: driver.detail,
+      capabilities: driver.capabilities,
+      toolsDigest,
+    };
+  });
+  return {
+    journalId: greeting.journalId,
+    build: greeting.build,
+    drivers,
+    toolLists,
+    labels: greeting.labels,
+    capacityHands: greeting.capacityHands,
+  };
+}
+
+function toolsOf(driver: DriverDescription): ToolRecord[] {
+  return driver.tools.map(({ name, description, inputSchema }, index) => {
+    try {
+      const schema: unknown = JSON.parse(inputSchema);
+      if (typeof schema !== "object" || schema === null || Array.isArray(schema))
+        throw new Error("no object");
+    } catch {
+      throw invalidField(
+        `greeting.drivers["${driver.name}"].tools[${index}].input_schema`,
+        "must be JSON text of one object",
+      );
+    }
+    return { name, description, inputSchema };
+  });
+}

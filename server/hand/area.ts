@@ -1,0 +1,97 @@
+/** Puts the parts that know hands together. */
+import { messageOf, TendonError } from "../../kit/errors.ts";
+import { bindService } from "../../kit/rpc/service.ts";
+import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import type { Area } from "../ports/area.ts";
+import type { HandControl } from "../ports/hand-control.ts";
+import { AgentConnections } from "./agent-connections.ts";
+import { createHandAgentService } from "./agent-service.ts";
+import { CallOrders } from "./call-orders.ts";
+import { Conclusions } from "./conclusions.ts";
+import type { HandDeps } from "./deps.ts";
+import { ExecutionHub } from "./execution-hub.ts";
+import { ExecutionStreams } from "./execution-streams.ts";
+import { Executor } from "./executor.ts";
+import { createHandControl } from "./hand-control.ts";
+import { HandEndings } from "./hand-endings.ts";
+import { Provisioner } from "./provisioner.ts";
+import { Reconciler } from "./reconcile.ts";
+import { HandServiceHandler } from "./service.ts";
+import { Sweeper } from "./sweeper.ts";
+import { checkHandTiming, HAND_TIMING, type HandTiming } from "./timing.ts";
+import { ToolLists } from "./tool-lists.ts";
+
+export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver"> {
+  readonly timing?: Partial<HandTiming>;
+  /** Driver of environments that name none; default `process`. */
+  readonly defaultDriver?: string;
+  /** Cuts the connection whose other end this is at once (`Listener.destroyPeer`). */
+  readonly destroyPeer: (peer: string) => void;
+}
+
+export interface HandArea extends Area {
+  readonly control: HandControl;
+  /** Hand agents whose connections this replica holds. */
+  readonly connectedAgents: () => number;
+  /** Executions that this replica has to do with now. */
+  readonly runningExecutions: () => number;
+}
+
+export function createHandArea(options: HandAreaOptions): HandArea {
+  const timing = { ...HAND_TIMING, ...options.timing };
+  checkHandTiming(timing);
+  const deps: HandDeps = { ...options, timing, defaultDriver: options.defaultDriver ?? "process" };
+  const { clock, log } = deps;
+  const connections = new AgentConnections();
+  const toolLists = new ToolLists(deps.store.handAgents);
+  const hub = new ExecutionHub({ clock, log, readerStallMs: timing.readerStallMs });
+  const conclusions = new Conclusions(deps, hub);
+  const endings = new HandEndings(deps, connections, conclusions);
+  const provisioner = new Provisioner(deps, { connections, endings, conclusions });
+  const executor = new Executor(deps, { connections, hub, conclusions, provisioner, toolLists });
+  const reconciler = new Reconciler(deps, { endings, conclusions, provisioner });
+  const streams = new ExecutionStreams(deps, hub, conclusions);
+  const handService = new HandServiceHandler(deps, {
+    orders: new CallOrders(deps),
+    executor,
+    endings,
+    provisioner,
+    toolLists,
+  });
+  const agentService = createHandAgentService(deps, {
+    connections,
+    reconciler,
+    streams,
+    destroyPeer: options.destroyPeer,
+  });
+  return {
+    name: "hands",
+    services: [bindService(HandService, handService), bindService(HandAgentService, agentService)],
+    parts: [new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
+    control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
+    connectedAgents: () => connections.all().length,
+    runningExecutions: () => hub.size,
+    drain: (graceMs) => drain(deps, connections, graceMs),
+  };
+}
+
+/** Agents are told, and have half of the grace to end the connection themselves; executions go on where they connect next. */
+async function drain(deps: HandDeps, connections: AgentConnections, graceMs: number): Promise<void> {
+  for (const connection of connections.all()) connection.post({ case: "draining", value: {} });
+  const gone = async (withinMs: number) => {
+    const deadlineMs = deps.clock.monotonicMs() + withinMs;
+    while (connections.all().length > 0 && deps.clock.monotonicMs() < deadlineMs) {
+      await deps.clock.sleep(Math.min(20, withinMs));
+    }
+  };
+  try {
+    await gone(graceMs / 2);
+    for (const connection of connections.all()) {
+      connection.end(new TendonError("DRAINING", "the server stops; connect again"));
+    }
+    await gone(graceMs / 2);
+  } catch (error) {
+    deps.logger.warn({ error: messageOf(error) }, "hand agents could not be told that the server stops");
+  }
+}

@@ -1,0 +1,20 @@
+/** What the parts of this area are made from. */
+import type { Clock } from "../../kit/clock.ts";
+import type { Logger } from "../../kit/log.ts";
+import type { SessionLog } from "../ports/session-log.ts";
+import type { Store } from "../store/store.ts";
+import type { HandTiming } from "./timing.ts";
+
+export interface HandDeps {
+  readonly store: Pick<Store, "handAgents" | "hands" | "executions" | "environments">;
+  readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
+  readonly clock: Clock;
+  readonly logger: Logger;
+  readonly timing: HandTiming;
+  /** This replica. */
+  readonly replicaId: string;
+  /** For what a caller without a workspace makes. */
+  readonly defaultWorkspaceId: string;
+  /** Driver of environments that name none. */
+  readonly defaultDriver: string;
+}

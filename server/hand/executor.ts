@@ -1,0 +1,386 @@
+/** Runs calls at most once: finds the hand, binds, sends, and follows to the one result (X1–X3). */
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { TendonError } from "../../kit/errors.ts";
+import {
+  ExecutionOutcome,
+  type ExecutionResult,
+  ExecutionResultSchema,
+} from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
+import type { HandRecord, LeaseClaim } from "../store/hands.ts";
+import type { AgentConnections } from "./agent-connections.ts";
+import type { AgentLink, AgentMessage } from "./agent-link.ts";
+import type { Conclusions } from "./conclusions.ts";
+import type { HandDeps } from "./deps.ts";
+import type { ExecutionHub } from "./execution-hub.ts";
+import { handLostResult } from "./hand-endings.ts";
+import { operatedEvent } from "./hand-events.ts";
+import type { LiveExecution } from "./live-execution.ts";
+import type { Provisioner } from "./provisioner.ts";
+import {
+  type CallFailure,
+  cancelledResult,
+  failureResult,
+  fromStoredText,
+  resultOfEvent,
+} from "./results.ts";
+import type { ToolLists } from "./tool-lists.ts";
+
+export type ExecuteMessage = MessageInitShape<typeof ExecuteResponseSchema>;
+
+/** A call that may be made, and on which hand. */
+export interface CallOrder {
+  readonly call: CallRecord;
+  /** Empty: the session's hand of the call's slot. */
+  readonly handId: string;
+  readonly lease: LeaseClaim | undefined;
+  /** Who operates on a session's hand, and why. */
+  readonly operator: { readonly actor: string; readonly reason: string } | undefined;
+  readonly fromOffset: number;
+}
+
+/** Larger inputs go on the execution's own stream. */
+export const MAX_INLINE_INPUT_BYTES = 256 * 1024;
+
+const NOTICE_AFTER_LOSS =
+  "Note: the environment that earlier calls ran in was lost, with all files in it. This call ran in a new, empty one.";
+
+/** How often a bind that lost a race with a change of its hand or agent is tried again. */
+const BIND_ATTEMPTS = 5;
+
+type Sent =
+  | {
+      readonly kind: "follow";
+      readonly execution: ExecutionRecord;
+      readonly attached: boolean;
+      /** Entered before the call was sent: a fast agent may have finished by now. */
+      readonly live?: LiveExecution;
+    }
+  | { readonly kind: "result"; readonly result: ExecutionResult };
+
+export class Executor {
+  private readonly deps: HandDeps;
+  private readonly connections: AgentConnections;
+  private readonly hub: ExecutionHub;
+  private readonly conclusions: Conclusions;
+  private readonly provisioner: Provisioner;
+  private readonly toolLists: ToolLists;
+  /** Calls that wait for a hand: a cancel wakes them. */
+  private readonly waiting = new Map<string, Set<AbortController>>();
+
+  constructor(
+    deps: HandDeps,
+    parts: {
+      connections: AgentConnections;
+      hub: ExecutionHub;
+      conclusions: Conclusions;
+      provisioner: Provisioner;
+      toolLists: ToolLists;
+    },
+  ) {
+    this.deps = deps;
+    this.connections = parts.connections;
+    this.hub = parts.hub;
+    this.conclusions = parts.conclusions;
+    this.provisioner = parts.provisioner;
+    this.toolLists = parts.toolLists;
+  }
+
+  /** The call's output and its one result. The call goes on when `signal` aborts. */
+  async *run(
+    order: CallOrder,
+    existing: ExecutionRecord | undefined,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecuteMessage> {
+    const sent: Sent =
+      existing === undefined
+        ? await this.start(order, signal)
+        : { kind: "follow", execution: existing, attached: true };
+    if (sent.kind === "result") {
+      yield { kind: { case: "result", value: sent.result } };
+      return;
+    }
+    yield* this.follow(sent, order.fromOffset, signal);
+  }
+
+  private async *follow(
+    { execution, attached, live: entered }: Sent & { kind: "follow" },
+    fromOffset: number,
+    signal: AbortSignal,
+  ): AsyncGenerator<ExecuteMessage> {
+    if (execution.handId !== undefined) {
+      yield { kind: { case: "bound", value: { handId: execution.handId, attached } } };
+    }
+    if (execution.result !== undefined) {
+      yield { kind: { case: "result", value: fromStoredText(execution.result) } };
+      return;
+    }
+    const live = entered ?? this.hub.enter(execution);
+    try {
+      for await (const { offset, data } of live.read(fromOffset, signal)) {
+        yield { kind: { case: "output", value: { offset: BigInt(offset), data } } };
+      }
+      yield { kind: { case: "result", value: await live.done } };
+    } finally {
+      this.hub.leave(live);
+    }
+  }
+
+  private async start(order: CallOrder, signal: AbortSignal): Promise<Sent> {
+    const wake = new AbortController();
+    const waiters = this.waiting.get(order.call.executionKey) ?? new Set();
+    this.waiting.set(order.call.executionKey, waiters.add(wake));
+    try {
+      const either = AbortSignal.any([signal, wake.signal]);
+      return await this.bindAndSend(order, either);
+    } catch (error) {
+      if (!wake.signal.aborted || signal.aborted) throw error;
+      // Cancelled while it waited: the result stands in the store.
+      const execution = await this.deps.store.executions.find(order.call.executionKey);
+      if (execution === undefined) throw error;
+      return { kind: "follow", execution, attached: true };
+    } finally {
+      waiters.delete(wake);
+      if (waiters.size === 0) this.waiting.delete(order.call.executionKey);
+    }
+  }
+
+  private async bindAndSend(order: CallOrder, signal: AbortSignal): Promise<Sent> {
+    const { call, lease } = order;
+    for (let attempt = 1; ; attempt += 1) {
+      const found = await abortable(this.findHand(order), signal);
+      if ("failure" in found) return this.refuse(call, found.failure, lease);
+      const { hand } = found;
+      const known = await this.toolLists.names(hand.toolsDigest);
+      if (known !== undefined && !known.has(call.name)) {
+        return this.refuse(call, failureResult(unknownTool(call.name, known)), lease);
+      }
+      const link = await this.linkOf(hand, signal);
+      if (link === undefined) return this.refuse(call, failureResult(agentOffline(hand)), lease);
+      const event =
+        order.operator && hand.sessionId !== undefined
+          ? operatedEvent(hand, {
+              ...order.operator,
+              executionId: call.executionId,
+              name: call.name,
+              input: call.input,
+            })
+          : undefined;
+      const bound = await this.deps.store.executions.bind({
+        call: event === undefined ? call : { ...call, sessionId: hand.sessionId },
+        handId: hand.handId,
+        handAgentId: link.handAgentId,
+        journalId: link.journalId,
+        lease,
+        event,
+      });
+      const sent = this.afterBind(bound, link);
+      if (sent !== undefined) return sent;
+      if (attempt >= BIND_ATTEMPTS) {
+        throw new TendonError(
+          "UNAVAILABLE",
+          "the hand or its agent kept changing while the call was sent; try again",
+        );
+      }
+      if (bound.kind === "agent_gone")
+        await abortable(this.provisioner.changed(this.deps.timing.lookAgainMs), signal);
+    }
+  }
+
+  /** Undefined: look for the hand again. */
+  private afterBind(bound: Bound, link: AgentLink): Sent | undefined {
+    switch (bound.kind) {
+      case "bound": {
+        this.conclusions.announce(bound.advance);
+        const live = this.hub.enter(bound.execution);
+        // A link that has just ended is followed by a greeting, which sends what the agent's journal lacks.
+        if (!link.post(startMessage(bound.execution))) this.redispatch(bound.execution);
+        return { kind: "follow", execution: bound.execution, attached: false, live };
+      }
+      case "exists":
+        return { kind: "follow", execution: bound.execution, attached: true };
+      case "answered":
+        return { kind: "result", result: create(ExecutionResultSchema, resultOfEvent(bound.payload)) };
+      case "hand_gone":
+      case "agent_gone":
+        return undefined;
+    }
+  }
+
+  /** Its connection ended between binding and sending: a newer one may have been greeted before the bind was visible. */
+  private redispatch(execution: ExecutionRecord): void {
+    const link = this.connections.find(execution.handAgentId ?? "");
+    if (link?.journalId === execution.journalId) link?.post(startMessage(execution));
+  }
+
+  private async findHand(order: CallOrder): Promise<{ hand: HandRecord } | { failure: ExecutionResult }> {
+    const { call, handId, lease } = order;
+    const { hands } = this.deps.store;
+    if (handId !== "") return this.namedHand(handId);
+    const usable = call.sessionId === undefined ? undefined : await hands.usable(call.sessionId, call.slot);
+    if (usable !== undefined) return { hand: usable };
+    const opened = await hands.open({
+      workspaceId: call.workspaceId,
+      sessionId: call.sessionId,
+      slot: call.slot,
+      environmentId: "",
+      resources: "[]",
+      requestId: undefined,
+      lease,
+      noticeAfterLoss: NOTICE_AFTER_LOSS,
+      toolUseId: call.answersToolUse ? call.executionId : undefined,
+    });
+    if (opened.kind === "loss_not_told") return { failure: handLostResult(opened.hand.stateDetail) };
+    const provisioned = await this.provisioner.ensure(opened.hand);
+    if (provisioned.kind === "ready") return { hand: provisioned.hand };
+    return { failure: failureResult(noHand(provisioned)) };
+  }
+
+  private async namedHand(handId: string): Promise<{ hand: HandRecord } | { failure: ExecutionResult }> {
+    const hand = await this.deps.store.hands.find(handId);
+    if (hand === undefined || hand.state === "released") {
+      throw new TendonError("HAND_RELEASED", `hand "${handId}" was released`);
+    }
+    if (hand.state === "lost")
+      throw new TendonError("HAND_LOST", `hand "${handId}" is lost: ${hand.stateDetail}`);
+    const provisioned = await this.provisioner.ensure(hand);
+    if (provisioned.kind === "ready") return { hand: provisioned.hand };
+    return { failure: failureResult(noHand(provisioned)) };
+  }
+
+  /** The connection of the hand's agent; undefined when there is none within the provision timeout. */
+  private async linkOf(hand: HandRecord, signal: AbortSignal): Promise<AgentLink | undefined> {
+    const { clock, store, timing, replicaId } = this.deps;
+    const deadlineMs = clock.monotonicMs() + this.provisioner.timeoutMs(hand);
+    for (;;) {
+      const link = this.connections.find(hand.handAgentId!);
+      if (link !== undefined && !link.draining) return link;
+      const agent = await store.handAgents.find(hand.handAgentId!);
+      if (link === undefined && agent?.online && agent.replicaId !== replicaId) {
+        throw new TendonError(
+          "UNAVAILABLE",
+          `hand agent "${agent.handAgentId}" is connected to another replica of the server; ask that one`,
+          { replica_id: agent.replicaId ?? "" },
+        );
+      }
+      const leftMs = deadlineMs - clock.monotonicMs();
+      if (leftMs <= 0 || agent === undefined || agent.revokedAt !== undefined) return undefined;
+      await abortable(this.provisioner.changed(Math.min(leftMs, timing.lookAgainMs)), signal);
+    }
+  }
+
+  private async refuse(
+    call: CallRecord,
+    result: ExecutionResult,
+    lease: LeaseClaim | undefined,
+  ): Promise<Sent> {
+    const concluded = await this.conclusions.refuse(call, result, lease);
+    return this.afterRefusal(call, concluded, result);
+  }
+
+  private async afterRefusal(call: CallRecord, concluded: Concluded, result: ExecutionResult): Promise<Sent> {
+    if (concluded.kind === "stored") return { kind: "result", result };
+    if (concluded.kind === "existing" && concluded.payload !== undefined) {
+      return { kind: "result", result: create(ExecutionResultSchema, resultOfEvent(concluded.payload)) };
+    }
+    const execution = await this.deps.store.executions.find(call.executionKey);
+    if (execution === undefined) return { kind: "result", result };
+    return { kind: "follow", execution, attached: true };
+  }
+
+  /** Makes sure that a call which is not bound never will be. True when it had ended before. */
+  async cancelUnbound(
+    call: CallRecord,
+    reason: string,
+    lease: LeaseClaim | undefined,
+  ): Promise<"ended" | "cancelled" | "bound"> {
+    const concluded = await this.conclusions.refuse(call, cancelledResult(reason), lease);
+    if (concluded.kind === "bound") return "bound";
+    for (const wake of this.waiting.get(call.executionKey) ?? []) {
+      wake.abort(new TendonError("CANCELLED", "the call was cancelled"));
+    }
+    return concluded.kind === "stored" ? "cancelled" : "ended";
+  }
+
+  /** Tells the agent to end a bound execution; an agent that is not connected is told when it comes back. */
+  async stop(
+    executionKey: string,
+    reason: string,
+    lease: LeaseClaim | undefined,
+  ): Promise<ExecutionRecord | undefined> {
+    const execution = await this.deps.store.executions.requestStop({ executionKey, reason, lease });
+    if (execution !== undefined && execution.result === undefined) {
+      this.connections.find(execution.handAgentId ?? "")?.post(stopMessage(execution, reason));
+    }
+    return execution;
+  }
+}
+
+export function startMessage(execution: ExecutionRecord): AgentMessage {
+  const inputBytes = Buffer.byteLength(execution.input);
+  const inline = inputBytes <= MAX_INLINE_INPUT_BYTES;
+  return {
+    case: "startExecution",
+    value: {
+      executionKey: execution.executionKey,
+      handId: execution.handId!,
+      ownerNumber: BigInt(execution.ownerNumber),
+      name: execution.name,
+      input: inline ? execution.input : "",
+      inputBytes: inline ? 0n : BigInt(inputBytes),
+      timeoutMs: BigInt(execution.timeoutMs),
+    },
+  };
+}
+
+export function stopMessage(execution: ExecutionRecord, reason: string): AgentMessage {
+  return { case: "stopExecution", value: { executionKey: execution.executionKey, reason } };
+}
+
+function noHand(failed: { part: CallFailure["part"]; reason: string; message: string }): CallFailure {
+  const waited = failed.reason === "NO_HAND_AGENT";
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: failed.part,
+    reason: failed.reason,
+    text: waited
+      ? `The call did not run: there is no environment to run it in (${failed.message}). An operator has to start a hand agent; trying again later may help.`
+      : `The call did not run: its environment could not be made (${failed.message}).`,
+  };
+}
+
+function unknownTool(name: string, known: ReadonlySet<string>): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "server",
+    reason: "UNKNOWN_TOOL",
+    text: `The call did not run: this hand has no tool "${name}". It has: ${[...known].sort().join(", ")}.`,
+  };
+}
+
+function agentOffline(hand: HandRecord): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "tunnel",
+    reason: "HAND_AGENT_OFFLINE",
+    text: `The call did not run: the machine that hosts its environment (hand ${hand.handId}) cannot be reached. The environment's files are kept; trying again later may help.`,
+  };
+}
+
+/** Resolves with the promise, or rejects as soon as the signal aborts; the promise goes on. */
+async function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  signal.throwIfAborted();
+  let stop = () => {};
+  const aborted = new Promise<never>((_, reject) => {
+    const onAbort = () => reject(signal.reason);
+    signal.addEventListener("abort", onAbort, { once: true });
+    stop = () => signal.removeEventListener("abort", onAbort);
+  });
+  promise.catch(() => {});
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    stop();
+  }
+}

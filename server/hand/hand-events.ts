@@ -1,0 +1,47 @@
+/** What the log says about hands. */
+import type { HandEvent, HandRecord } from "../store/hands.ts";
+
+export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent {
+  return eventOf("hand.provisioned", {
+    hand_id: hand.handId,
+    slot: hand.slot,
+    driver: hand.driver,
+    isolation,
+    environment_id: hand.environmentId,
+    hand_agent_id: hand.handAgentId,
+  });
+}
+
+export function lostEvent(hand: HandRecord, detail: string): HandEvent {
+  return eventOf("hand.lost", { hand_id: hand.handId, slot: hand.slot, detail });
+}
+
+export function parkedEvent(hand: HandRecord, detail: string): HandEvent {
+  return eventOf("hand.parked", { hand_id: hand.handId, slot: hand.slot, detail });
+}
+
+export function releasedEvent(hand: HandRecord, detail: string): HandEvent {
+  return eventOf("hand.released", { hand_id: hand.handId, slot: hand.slot, detail });
+}
+
+/** An operator worked on a session's hand; a long input is told by its beginning. */
+export function operatedEvent(
+  hand: HandRecord,
+  operation: { actor: string; reason: string; executionId: string; name: string; input: string },
+): HandEvent {
+  return eventOf("hand.operated", {
+    hand_id: hand.handId,
+    slot: hand.slot,
+    actor: operation.actor,
+    reason: operation.reason,
+    execution_id: operation.executionId,
+    name: operation.name,
+    input_text: operation.input.slice(0, MAX_OPERATED_INPUT_CHARS),
+  });
+}
+
+const MAX_OPERATED_INPUT_CHARS = 4_000;
+
+function eventOf(type: string, payload: Record<string, unknown>): HandEvent {
+  return { type, payload: JSON.stringify(payload) };
+}

@@ -1,0 +1,214 @@
+/** Brings a hand that was asked for to an agent that has room, and waits until it takes calls. */
+import { isTendonError, messageOf, type Part, type Reason, TendonError } from "../../kit/errors.ts";
+import type { HandAgentRecord } from "../store/hand-agents.ts";
+import type { HandRecord } from "../store/hands.ts";
+import type { AgentConnections } from "./agent-connections.ts";
+import type { AgentLink } from "./agent-link.ts";
+import type { Conclusions } from "./conclusions.ts";
+import type { HandDeps } from "./deps.ts";
+import type { HandEndings } from "./hand-endings.ts";
+import { provisionedEvent } from "./hand-events.ts";
+import { environmentOf, resourcesOf } from "./hand-messages.ts";
+import { choosePlacement, wishOf } from "./rules.ts";
+
+export type Provisioned =
+  | { readonly kind: "ready"; readonly hand: HandRecord }
+  | { readonly kind: "failed"; readonly part: Part; readonly reason: Reason; readonly message: string };
+
+export class Provisioner {
+  private readonly deps: HandDeps;
+  private readonly connections: AgentConnections;
+  private readonly endings: HandEndings;
+  private readonly conclusions: Conclusions;
+  private readonly running = new Map<string, Promise<Provisioned>>();
+
+  constructor(
+    deps: HandDeps,
+    parts: { connections: AgentConnections; endings: HandEndings; conclusions: Conclusions },
+  ) {
+    this.deps = deps;
+    this.connections = parts.connections;
+    this.endings = parts.endings;
+    this.conclusions = parts.conclusions;
+  }
+
+  /**
+   * Waits until the hand is ready, or says why it will not be. All who ask for one hand share one attempt, which goes
+   * on when they leave and ends after the environment's provision timeout.
+   */
+  ensure(hand: HandRecord): Promise<Provisioned> {
+    if (hand.state === "ready" || hand.state === "parked") return Promise.resolve({ kind: "ready", hand });
+    const running = this.running.get(hand.handId);
+    if (running !== undefined) return running;
+    const attempt = this.drive(hand).finally(() => this.running.delete(hand.handId));
+    this.running.set(hand.handId, attempt);
+    return attempt;
+  }
+
+  isRunning(handId: string): boolean {
+    return this.running.has(handId);
+  }
+
+  timeoutMs(hand: HandRecord): number {
+    return environmentOf(hand).provisionTimeoutMs || this.deps.timing.provisionTimeoutMs;
+  }
+
+  /** Resolves when a connection came or went, a place may have become free, or after a while. */
+  changed(waitMs: number): Promise<void> {
+    return new Promise((resolve) => {
+      const end = () => {
+        stopTimer();
+        stopListening();
+        resolve();
+      };
+      const stopTimer = this.deps.clock.after(Math.max(1, waitMs), end);
+      const stopListening = this.connections.onChange(end);
+    });
+  }
+
+  private async drive(asked: HandRecord): Promise<Provisioned> {
+    const { clock, store, timing } = this.deps;
+    const spec = environmentOf(asked);
+    if (spec.selfHosted) {
+      return this.fail(
+        asked,
+        "server",
+        "NOT_CONFIGURED",
+        "the environment is self-hosted: its hands are not made by hand agents",
+      );
+    }
+    const deadlineMs = clock.monotonicMs() + this.timeoutMs(asked);
+    let why = "no hand agent was found";
+    for (;;) {
+      const hand = await store.hands.find(asked.handId);
+      if (hand === undefined) return gone("it was deleted");
+      if (hand.state !== "provisioning") return settled(hand);
+      const leftMs = deadlineMs - clock.monotonicMs();
+      if (leftMs <= 0) return this.fail(hand, "server", "NO_HAND_AGENT", why);
+      if (hand.handAgentId === undefined) {
+        const placed = await this.place(hand);
+        if (placed === undefined) continue;
+        why = placed;
+      } else {
+        const link = this.connections.find(hand.handAgentId);
+        if (link !== undefined) {
+          const outcome = await this.provisionOn(link, hand, leftMs);
+          if (outcome !== undefined) return outcome;
+          continue;
+        }
+        why = `hand agent ${hand.handAgentId}, on which the hand was placed, is not connected to this server`;
+      }
+      await this.changed(Math.min(timing.lookAgainMs, leftMs));
+    }
+  }
+
+  /** Undefined when the hand has a place now, or somebody else took it first; else why there is none. */
+  private async place(hand: HandRecord): Promise<string | undefined> {
+    const { store, defaultDriver } = this.deps;
+    const wish = wishOf(environmentOf(hand), defaultDriver);
+    const agents = await store.handAgents.candidates(hand.workspaceId, wish.pool);
+    const choice = choosePlacement(wish, agents, (agent) => this.isReachable(agent));
+    if (choice.kind === "wait") {
+      await store.hands.setDetail(hand.handId, `waits: ${choice.why}`);
+      return choice.why;
+    }
+    const placed = await store.hands.place({
+      handId: hand.handId,
+      handAgentId: choice.agent.handAgentId,
+      driver: choice.driver.name,
+      toolsDigest: choice.driver.toolsDigest,
+      stateDetail: choice.why,
+    });
+    return placed === undefined ? "the fitting hand agents are full" : undefined;
+  }
+
+  isReachable(agent: HandAgentRecord): boolean {
+    const link = this.connections.find(agent.handAgentId);
+    return link !== undefined && !link.draining;
+  }
+
+  /** Undefined when the connection ended before the answer: the same hand is asked for again on the next one. */
+  private async provisionOn(
+    link: AgentLink,
+    hand: HandRecord,
+    leftMs: number,
+  ): Promise<Provisioned | undefined> {
+    try {
+      const answer = await link.command(
+        {
+          case: "provision",
+          value: {
+            handId: hand.handId,
+            driver: hand.driver,
+            environment: environmentOf(hand),
+            resources: resourcesOf(hand),
+            sessionId: hand.sessionId ?? "",
+            ownerNumber: BigInt(hand.ownerNumber),
+          },
+        },
+        leftMs,
+      );
+      if (answer.reason !== "") {
+        return await this.fail(
+          hand,
+          "hand_agent",
+          "PROVISION_FAILED",
+          `${answer.message} (${answer.reason})`,
+        );
+      }
+    } catch (error) {
+      if (isTendonError(error, "DEADLINE_EXCEEDED")) {
+        return this.fail(hand, "hand_agent", "PROVISION_TIMEOUT", messageOf(error));
+      }
+      if (isTendonError(error, "UNAVAILABLE") || isTendonError(error, "LIMIT_EXCEEDED")) {
+        await this.changed(this.deps.timing.lookAgainMs);
+        return undefined;
+      }
+      throw error;
+    }
+    return this.becameReady(hand);
+  }
+
+  private async becameReady(hand: HandRecord): Promise<Provisioned> {
+    const agent = await this.deps.store.handAgents.find(hand.handAgentId!);
+    const isolation = agent?.drivers.find((driver) => driver.name === hand.driver)?.detail ?? "";
+    const change = await this.deps.store.hands.ready(
+      hand.handId,
+      hand.stateDetail,
+      provisionedEvent(hand, isolation),
+    );
+    if (change !== undefined) {
+      this.conclusions.announce(change.advance);
+      return { kind: "ready", hand: change.hand };
+    }
+    const now = await this.deps.store.hands.find(hand.handId);
+    return now === undefined ? gone("it was deleted") : settled(now);
+  }
+
+  private async fail(hand: HandRecord, part: Part, reason: Reason, message: string): Promise<Provisioned> {
+    const change = await this.deps.store.hands.end({
+      handId: hand.handId,
+      state: "released",
+      stateDetail: `could not be made: ${message}`.slice(0, 1_000),
+      destroyPending: true,
+      event: undefined,
+    });
+    // A failed provision may have left something behind.
+    if (change?.hand.destroyPending) void this.endings.destroy(change.hand).catch(() => {});
+    return { kind: "failed", part, reason, message };
+  }
+}
+
+function settled(hand: HandRecord): Provisioned {
+  if (hand.state === "ready" || hand.state === "parked") return { kind: "ready", hand };
+  return gone(hand.stateDetail);
+}
+
+function gone(detail: string): Provisioned {
+  return { kind: "failed", part: "server", reason: "PROVISION_FAILED", message: detail };
+}
+
+/** For callers that asked for the hand itself. */
+export function provisionError(failed: Provisioned & { kind: "failed" }): TendonError {
+  return new TendonError(failed.reason, `no hand: ${failed.message}`, { part: failed.part });
+}

@@ -1,0 +1,155 @@
+/** Decisions about hands, without effects. */
+import { isDeepStrictEqual } from "node:util";
+import { invalidField } from "../../kit/errors.ts";
+import type { EnvironmentSpec } from "../../proto/gen/tendon/v1/environment_pb.js";
+import type { ToolUseRecord } from "../store/executions.ts";
+import type { DriverRecord, HandAgentRecord } from "../store/hand-agents.ts";
+import { DEFAULT_CALL_TIMEOUT_MS, MAX_CALL_TIMEOUT_MS } from "./timing.ts";
+
+/** What an environment asks of the agent that hosts its hands. */
+export interface PlacementWish {
+  readonly driver: string;
+  readonly pool: string;
+  readonly labels: Readonly<Record<string, string>>;
+}
+
+export type Placement =
+  | {
+      readonly kind: "place";
+      readonly agent: HandAgentRecord;
+      readonly driver: DriverRecord;
+      readonly why: string;
+    }
+  /** Nowhere now; `why` is for people and models. */
+  | { readonly kind: "wait"; readonly why: string };
+
+export function wishOf(spec: EnvironmentSpec, defaultDriver: string): PlacementWish {
+  return { driver: spec.driver || defaultDriver, pool: spec.pool, labels: spec.labels };
+}
+
+/**
+ * Chooses among the workspace's agents: labels, driver and room decide who can, then most free slots, then the id. The
+ * reason names the first condition that nobody meets.
+ */
+export function choosePlacement(
+  wish: PlacementWish,
+  agents: readonly HandAgentRecord[],
+  isReachable: (agent: HandAgentRecord) => boolean,
+): Placement {
+  const inPool = wish.pool === "" ? agents : agents.filter((agent) => agent.pool === wish.pool);
+  const where = wish.pool === "" ? "" : ` in pool "${wish.pool}"`;
+  if (inPool.length === 0) return { kind: "wait", why: `no hand agent${where} has joined the workspace` };
+  const online = inPool.filter(isReachable);
+  if (online.length === 0) return { kind: "wait", why: `no hand agent${where} is online` };
+  const labelled = online.filter((agent) => hasLabels(agent.labels, wish.labels));
+  if (labelled.length === 0) {
+    return { kind: "wait", why: `no online hand agent${where} carries the labels ${labelText(wish.labels)}` };
+  }
+  const able = labelled.filter((agent) => driverOf(agent, wish.driver) !== undefined);
+  if (able.length === 0) return { kind: "wait", why: whyNoDriver(wish.driver, labelled, where) };
+  const free = able
+    .filter((agent) => agent.hands < agent.capacityHands)
+    .sort(
+      (a, b) =>
+        b.capacityHands - b.hands - (a.capacityHands - a.hands) || (a.handAgentId < b.handAgentId ? -1 : 1),
+    );
+  const agent = free[0];
+  if (agent === undefined) {
+    const count =
+      able.length === 1 ? "the fitting hand agent is" : `all ${able.length} fitting hand agents are`;
+    return { kind: "wait", why: `${count} full` };
+  }
+  const driver = driverOf(agent, wish.driver)!;
+  const name = agent.name === "" ? agent.handAgentId : `${agent.name} (${agent.handAgentId})`;
+  return { kind: "place", agent, driver, why: `placed on ${name} by driver ${driver.name}` };
+}
+
+function hasLabels(have: Readonly<Record<string, string>>, want: Readonly<Record<string, string>>): boolean {
+  return Object.entries(want).every(([key, value]) => Object.hasOwn(have, key) && have[key] === value);
+}
+
+function driverOf(agent: HandAgentRecord, name: string): DriverRecord | undefined {
+  return agent.drivers.find((driver) => driver.name === name && driver.available);
+}
+
+function labelText(labels: Readonly<Record<string, string>>): string {
+  return Object.entries(labels)
+    .map(([key, value]) => `${key}=${value}`)
+    .join(", ");
+}
+
+function whyNoDriver(name: string, agents: readonly HandAgentRecord[], where: string): string {
+  const detail = agents
+    .flatMap((agent) => agent.drivers)
+    .find((driver) => driver.name === name && driver.detail !== "")?.detail;
+  return `no online hand agent${where} has the driver "${name}"${detail === undefined ? "" : `: ${detail}`}`;
+}
+
+/** The tools a slot will have: those of the agent that would host it, else of any that could some day. */
+export function toolsDigestFor(
+  wish: PlacementWish,
+  agents: readonly HandAgentRecord[],
+  isReachable: (agent: HandAgentRecord) => boolean,
+): string | undefined {
+  const now = choosePlacement(wish, agents, isReachable);
+  if (now.kind === "place") return now.driver.toolsDigest;
+  const fitting = agents.filter(
+    (agent) => (wish.pool === "" || agent.pool === wish.pool) && hasLabels(agent.labels, wish.labels),
+  );
+  for (const agent of fitting) {
+    const driver = driverOf(agent, wish.driver);
+    if (driver !== undefined) return driver.toolsDigest;
+  }
+  return undefined;
+}
+
+/** The call must be the one that the log has (X1); throws INVALID_FIELD otherwise. */
+export function checkToolUse(
+  use: ToolUseRecord,
+  request: { executionId: string; name: string; slot: string; input: string },
+): void {
+  if (use.type !== "agent.tool_use") {
+    throw invalidField("execution_id", `event "${request.executionId}" is ${use.type}, not agent.tool_use`);
+  }
+  const payload = JSON.parse(use.payload) as { name?: unknown; input?: unknown; hand?: unknown };
+  if (payload.name !== request.name) {
+    throw invalidField("name", `event "${request.executionId}" calls "${String(payload.name)}"`);
+  }
+  if ((payload.hand ?? "") !== request.slot) {
+    throw invalidField(
+      "slot",
+      `event "${request.executionId}" names the hand "${String(payload.hand ?? "")}"`,
+    );
+  }
+  if (!isDeepStrictEqual(payload.input ?? {}, parseInput(request.input))) {
+    throw invalidField("input", `event "${request.executionId}" has another input`);
+  }
+}
+
+/** INVALID_FIELD unless it is JSON text of one object. */
+export function parseInput(input: string): Record<string, unknown> {
+  let value: unknown;
+  try {
+    value = JSON.parse(input);
+  } catch {
+    throw invalidField("input", "must be JSON text");
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw invalidField("input", "must be JSON text of one object");
+  }
+  return value as Record<string, unknown>;
+}
+
+/** The caller's limit, else the one that the call itself asks for, else the default. */
+export function callTimeoutMs(requested: bigint, input: Readonly<Record<string, unknown>>): number {
+  if (requested > 0n) return Number(requested);
+  const asked = input.timeout_ms;
+  const fits =
+    typeof asked === "number" && Number.isInteger(asked) && asked > 0 && asked <= MAX_CALL_TIMEOUT_MS;
+  return fits ? asked : DEFAULT_CALL_TIMEOUT_MS;
+}
+
+/** How hand agents name an execution. */
+export function executionKey(owner: string, executionId: string): string {
+  return `${owner}/${executionId}`;
+}

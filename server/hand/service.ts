@@ -1,0 +1,184 @@
+/** What clients and harnesses call. */
+import { toJson } from "@bufbuild/protobuf";
+import { notFound, TendonError } from "../../kit/errors.ts";
+import { decodePageToken, encodePageToken } from "../../kit/page-token.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type {
+  CancelExecutionRequest,
+  ExecuteRequest,
+  HandService,
+  ListHandAgentsRequest,
+  ListHandsRequest,
+  ProvisionRequest,
+  ReleaseHandRequest,
+} from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { maySee, type Principal, principalOf, workspaceOf } from "../ports/principal.ts";
+import type { HandRecord } from "../store/hands.ts";
+import type { Cursor, PageRequest } from "../store/page.ts";
+import type { CallOrders } from "./call-orders.ts";
+import type { HandDeps } from "./deps.ts";
+import type { Executor } from "./executor.ts";
+import type { HandEndings } from "./hand-endings.ts";
+import { handAgentMessage, handMessage } from "./hand-messages.ts";
+import { leaseOf, needsSession } from "./lease-claim.ts";
+import { type Provisioner, provisionError } from "./provisioner.ts";
+import type { ToolLists } from "./tool-lists.ts";
+
+export interface HandServiceParts {
+  readonly orders: CallOrders;
+  readonly executor: Executor;
+  readonly endings: HandEndings;
+  readonly provisioner: Provisioner;
+  readonly toolLists: ToolLists;
+}
+
+const DEFAULT_PAGE_SIZE = 20;
+
+export class HandServiceHandler implements ServiceImplementation<typeof HandService> {
+  private readonly deps: HandDeps;
+  private readonly parts: HandServiceParts;
+
+  constructor(deps: HandDeps, parts: HandServiceParts) {
+    this.deps = deps;
+    this.parts = parts;
+  }
+
+  async provision(request: ProvisionRequest, context: RpcContext) {
+    const principal = principalOf(context);
+    const lease = request.sessionId === "" ? undefined : leaseOf(principal, request.lease);
+    if (request.sessionId === "" && principal.kind === "harness") throw needsSession();
+    const opened = await this.deps.store.hands.open({
+      workspaceId: await this.workspaceFor(request, principal),
+      sessionId: request.sessionId || undefined,
+      slot: request.slot,
+      environmentId: request.environmentId,
+      resources: JSON.stringify(request.resources.map((resource) => toJson(HandResourceSchema, resource))),
+      requestId: request.requestId,
+      lease,
+      noticeAfterLoss: "",
+      toolUseId: undefined,
+    });
+    const { hand } = opened;
+    if (hand.state === "released")
+      throw new TendonError("HAND_RELEASED", `hand "${hand.handId}" was released`);
+    if (hand.state === "lost")
+      throw new TendonError("HAND_LOST", `hand "${hand.handId}" is lost: ${hand.stateDetail}`);
+    const provisioned = await this.parts.provisioner.ensure(hand);
+    if (provisioned.kind === "failed") throw provisionError(provisioned);
+    return { hand: await this.message(provisioned.hand) };
+  }
+
+  async *execute(request: ExecuteRequest, context: RpcContext) {
+    const { order, existing } = await this.parts.orders.order(request, principalOf(context));
+    yield* this.parts.executor.run(order, existing, context.signal);
+  }
+
+  async cancelExecution(request: CancelExecutionRequest, context: RpcContext) {
+    const principal = principalOf(context);
+    const reason = principal.kind === "harness" ? "" : "on a client's request";
+    const target = await this.parts.orders.cancelTarget(request, principal);
+    for (;;) {
+      const execution = await this.parts.executor.stop(target.executionKey, reason, target.lease);
+      if (execution !== undefined) return { alreadyEnded: execution.result !== undefined };
+      if (target.call === undefined) throw notFound("execution", request.executionId);
+      const outcome = await this.parts.executor.cancelUnbound(target.call, reason, target.lease);
+      // It was bound in between: stop it where it runs.
+      if (outcome !== "bound") return { alreadyEnded: outcome === "ended" };
+    }
+  }
+
+  async getHand({ handId }: { handId: string }, context: RpcContext) {
+    return { hand: await this.message(await this.visibleHand(handId, principalOf(context))) };
+  }
+
+  async listHands(request: ListHandsRequest, context: RpcContext) {
+    const { workspaceId } = scopeOf(principalOf(context));
+    const query = ["hands", workspaceId, request.sessionId, request.includeEnded];
+    const { items, next } = await this.deps.store.hands.list({
+      workspaceId,
+      sessionId: request.sessionId,
+      includeEnded: request.includeEnded,
+      page: pageOf(request, query),
+    });
+    const hands = await Promise.all(items.map((hand) => this.message(hand)));
+    return { hands, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async listHandAgents(request: ListHandAgentsRequest, context: RpcContext) {
+    const { workspaceId } = scopeOf(principalOf(context));
+    const query = ["hand_agents", workspaceId, request.includeRevoked];
+    const { items, next } = await this.deps.store.handAgents.list({
+      workspaceId,
+      includeRevoked: request.includeRevoked,
+      page: pageOf(request, query),
+    });
+    const digests = new Set(items.flatMap((agent) => agent.drivers.map((driver) => driver.toolsDigest)));
+    const tools = new Map(
+      await Promise.all(
+        [...digests].map(async (digest) => [digest, await this.parts.toolLists.tools(digest)] as const),
+      ),
+    );
+    return {
+      handAgents: items.map((agent) => handAgentMessage(agent, (digest) => tools.get(digest) ?? [])),
+      nextPageToken: encodePageToken(query, next),
+    };
+  }
+
+  async releaseHand(request: ReleaseHandRequest, context: RpcContext) {
+    const principal = principalOf(context);
+    const hand = await this.visibleHand(request.handId, principal);
+    if (hand.sessionId === undefined && principal.kind === "harness") throw needsSession();
+    const lease = hand.sessionId === undefined ? undefined : leaseOf(principal, request.lease);
+    const why = principal.kind === "harness" ? "released by its session" : `released by a ${principal.kind}`;
+    return { hand: await this.message(await this.parts.endings.release(hand, why, lease)) };
+  }
+
+  async handOver(): Promise<never> {
+    throw notBuilt("HandOver");
+  }
+
+  async copyIn(): Promise<never> {
+    throw notBuilt("CopyIn");
+  }
+
+  // biome-ignore lint/correctness/useYield: refuses before the first message
+  async *copyOut(): AsyncGenerator<never> {
+    throw notBuilt("CopyOut");
+  }
+
+  private async visibleHand(handId: string, principal: Principal): Promise<HandRecord> {
+    const hand = await this.deps.store.hands.find(handId);
+    if (hand === undefined || !maySee(principal, hand.workspaceId)) throw notFound("hand", handId);
+    return hand;
+  }
+
+  private async workspaceFor(request: ProvisionRequest, principal: Principal): Promise<string> {
+    if (request.sessionId === "") return workspaceOf(principal, this.deps.defaultWorkspaceId);
+    const workspaceId = await this.deps.store.hands.workspaceOfSession(request.sessionId);
+    if (workspaceId === undefined || !maySee(principal, workspaceId))
+      throw notFound("session", request.sessionId);
+    return workspaceId;
+  }
+
+  private async message(hand: HandRecord) {
+    return handMessage(hand, await this.parts.toolLists.tools(hand.toolsDigest));
+  }
+}
+
+function scopeOf(principal: Principal): { workspaceId: string | undefined } {
+  return { workspaceId: "workspaceId" in principal ? principal.workspaceId : undefined };
+}
+
+function pageOf(
+  request: { pageSize: number; pageToken: string },
+  query: (string | boolean | undefined)[],
+): PageRequest {
+  const after = decodePageToken(query, request.pageToken, 2);
+  return { size: request.pageSize || DEFAULT_PAGE_SIZE, after: after as Cursor | undefined };
+}
+
+function notBuilt(what: string): TendonError {
+  return new TendonError("NOT_IMPLEMENTED", `${what} is not available in this release`);
+}

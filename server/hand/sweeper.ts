@@ -1,0 +1,162 @@
+/** Looks for what nobody else will notice: overdue executions, hands that wait for ever, agents that were revoked elsewhere. */
+import { messageOf } from "../../kit/errors.ts";
+import type { Service } from "../../kit/lifecycle.ts";
+import type { StaleHand } from "../store/hands.ts";
+import type { AgentConnections } from "./agent-connections.ts";
+import type { Conclusions } from "./conclusions.ts";
+import type { HandDeps } from "./deps.ts";
+import type { ExecutionHub } from "./execution-hub.ts";
+import { stopMessage } from "./executor.ts";
+import { loseAgent } from "./hand-control.ts";
+import type { HandEndings } from "./hand-endings.ts";
+import type { Provisioner } from "./provisioner.ts";
+import { fromStoredText } from "./results.ts";
+
+export interface SweeperParts {
+  readonly connections: AgentConnections;
+  readonly hub: ExecutionHub;
+  readonly conclusions: Conclusions;
+  readonly endings: HandEndings;
+  readonly provisioner: Provisioner;
+}
+
+/** A hand may be in state provisioning for the longest provision timeout and so much more. */
+const PROVISIONING_LIMIT_MS = 3_600_000 + 300_000;
+const BATCH = 100;
+/** An agent that still talks about an overdue execution gets so many graces to end it. */
+const GRACES_WHILE_STREAMING = 5;
+
+export class Sweeper implements Service {
+  readonly name = "hand sweeper";
+  private readonly deps: HandDeps;
+  private readonly parts: SweeperParts;
+  private readonly timers: (() => void)[] = [];
+  private readonly running = new Set<Promise<void>>();
+  private stopped = false;
+  private lastReapMs = Number.NEGATIVE_INFINITY;
+
+  constructor(deps: HandDeps, parts: SweeperParts) {
+    this.deps = deps;
+    this.parts = parts;
+  }
+
+  async start(): Promise<void> {
+    const { timing } = this.deps;
+    this.timers.push(this.alone(timing.sweepEveryMs, () => this.sweep()));
+    this.timers.push(this.alone(timing.pollResultsMs, () => this.poll()));
+  }
+
+  async stop(): Promise<void> {
+    this.stopped = true;
+    for (const stop of this.timers.splice(0)) stop();
+    await Promise.all(this.running);
+  }
+
+  /** One round; rounds of one kind never overlap. */
+  async sweep(): Promise<void> {
+    await this.attempt("hand agents could not be touched", () => this.touchAgents());
+    await this.attempt("overdue executions could not be ended", () => this.endOverdue());
+    await this.attempt("stale hands could not be ended", () => this.endStale());
+    await this.attempt("unowned hands could not be named", () => this.nameUnowned());
+  }
+
+  /** Results that another replica stored, for those who follow here. */
+  async poll(): Promise<void> {
+    const keys = this.parts.hub.silent();
+    if (keys.length === 0) return;
+    await this.attempt("results could not be looked up", async () => {
+      for (const [key, result] of await this.deps.store.executions.results(keys)) {
+        this.parts.hub.finish(key, fromStoredText(result));
+      }
+    });
+  }
+
+  private alone(everyMs: number, round: () => Promise<void>): () => void {
+    let busy = false;
+    return this.deps.clock.every(everyMs, () => {
+      if (busy || this.stopped) return;
+      busy = true;
+      const run = round().finally(() => {
+        busy = false;
+        this.running.delete(run);
+      });
+      this.running.add(run);
+    });
+  }
+
+  private async attempt(what: string, run: () => Promise<void>): Promise<void> {
+    try {
+      await run();
+    } catch (error) {
+      this.deps.logger.warn({ error: messageOf(error) }, `${what}; tried again soon`);
+    }
+  }
+
+  private async touchAgents(): Promise<void> {
+    const ids = this.parts.connections.all().map((connection) => connection.handAgentId);
+    const { revoked } = await this.deps.store.handAgents.touch(ids);
+    for (const handAgentId of revoked)
+      await loseAgent(this.deps, this.parts, handAgentId, "the hand agent was revoked");
+  }
+
+  private async endOverdue(): Promise<void> {
+    const { clock, store, timing, replicaId } = this.deps;
+    const overdue = await store.executions.overdue({
+      graceMs: timing.executionGraceMs,
+      offlineMs: timing.agentOfflineMs,
+      replicaId,
+      limit: BATCH,
+    });
+    for (const execution of overdue) {
+      const lateMs = clock.nowMs() - execution.boundAt.getTime() - execution.timeoutMs;
+      const streams = this.parts.hub.find(execution.executionKey)?.isStreaming ?? false;
+      if (streams && lateMs < timing.executionGraceMs * GRACES_WHILE_STREAMING) {
+        const link = this.parts.connections.find(execution.handAgentId ?? "");
+        link?.post(stopMessage(execution, "its time limit is over"));
+        continue;
+      }
+      const why = execution.agentOnline
+        ? "its hand agent did not report its end in time"
+        : "its hand agent has been out of reach for too long";
+      await this.parts.conclusions.giveUp([execution], why);
+    }
+  }
+
+  private async endStale(): Promise<void> {
+    const { store, timing } = this.deps;
+    const stale = await store.hands.stale({
+      provisioningForMs: PROVISIONING_LIMIT_MS,
+      offlineForMs: timing.keepOfflineMs,
+      limit: BATCH,
+    });
+    for (const one of stale) await this.endOne(one);
+  }
+
+  private async endOne({ hand, why }: StaleHand): Promise<void> {
+    switch (why) {
+      case "agent_revoked":
+        return this.parts.endings.lose(hand, "its hand agent was revoked");
+      case "agent_gone":
+        return this.parts.endings.lose(hand, "its hand agent has been out of reach for too long");
+      case "session_ended":
+        await this.parts.endings.release(hand, "its session ended", undefined);
+        return;
+      case "provisioning":
+        if (!this.parts.provisioner.isRunning(hand.handId)) {
+          await this.parts.endings.release(hand, "it could not be made in time", undefined);
+        }
+    }
+  }
+
+  private async nameUnowned(): Promise<void> {
+    const now = this.deps.clock.monotonicMs();
+    if (now - this.lastReapMs < this.deps.timing.reaperPeriodMs) return;
+    this.lastReapMs = now;
+    for (const connection of this.parts.connections.all()) {
+      if (connection.unowned.length === 0) continue;
+      const known = await this.deps.store.hands.known(connection.unowned);
+      const handIds = connection.unowned.filter((id) => !known.has(id));
+      if (handIds.length > 0) connection.post({ case: "unownedHands", value: { handIds } });
+    }
+  }
+}

@@ -1,0 +1,123 @@
+/** Calls that hands run, each at most once (X1). All times are the database's. */
+import type { HandEvent, LeaseClaim } from "./hands.ts";
+import type { LogAdvance } from "./session-append.ts";
+
+export interface ExecutionRecord {
+  readonly executionKey: string;
+  readonly workspaceId: string;
+  readonly sessionId: string | undefined;
+  readonly executionId: string;
+  readonly handId: string | undefined;
+  readonly handAgentId: string | undefined;
+  readonly journalId: string | undefined;
+  readonly ownerNumber: number;
+  readonly name: string;
+  readonly input: string;
+  readonly timeoutMs: number;
+  readonly boundAt: Date;
+  readonly answersToolUse: boolean;
+  readonly slot: string;
+  /** What its result has to say first. */
+  readonly notice: string;
+  readonly stopReason: string | undefined;
+  /** JSON text of an ExecutionResult, once it ended. */
+  readonly result: string | undefined;
+}
+
+/** The tool use that a session's execution answers, as the log has it. */
+export interface ToolUseRecord {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  readonly type: string;
+  readonly payload: string;
+  /** Payload of the result event, if there is one. */
+  readonly answer: string | undefined;
+  /** The session's newest lease. */
+  readonly leaseId: string | undefined;
+  readonly leaseEpoch: number;
+}
+
+/** What a call is, before it is bound. */
+export interface CallRecord {
+  readonly executionKey: string;
+  readonly workspaceId: string;
+  readonly sessionId: string | undefined;
+  readonly executionId: string;
+  readonly slot: string;
+  readonly name: string;
+  readonly input: string;
+  readonly timeoutMs: number;
+  readonly answersToolUse: boolean;
+}
+
+export type Bound =
+  | { readonly kind: "bound"; readonly execution: ExecutionRecord; readonly advance: LogAdvance | undefined }
+  /** An earlier request had bound it, or it has ended. */
+  | { readonly kind: "exists"; readonly execution: ExecutionRecord }
+  /** The tool use has a result that no execution gave. */
+  | { readonly kind: "answered"; readonly payload: string }
+  /** The hand cannot take calls (any more). */
+  | { readonly kind: "hand_gone" }
+  /** The agent is not connected with this journal any more. */
+  | { readonly kind: "agent_gone" };
+
+export type Concluded =
+  | { readonly kind: "stored"; readonly result: string; readonly advance: LogAdvance | undefined }
+  /** It had ended before, or its tool use was answered by other means: that result stands. */
+  | { readonly kind: "existing"; readonly result: string | undefined; readonly payload: string | undefined }
+  /** It is bound, and the caller meant one that is not. */
+  | { readonly kind: "bound" };
+
+export interface ExecutionStore {
+  find(executionKey: string): Promise<ExecutionRecord | undefined>;
+  /** The session's event of that id, with its answer. */
+  toolUse(sessionId: string, eventId: string): Promise<ToolUseRecord | undefined>;
+  /**
+   * X1a, one transaction: the session's row is locked, its epoch compared, there is no result; then the execution is
+   * bound to the hand and the journal of its agent. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
+   */
+  bind(request: {
+    call: CallRecord;
+    handId: string;
+    handAgentId: string;
+    journalId: string;
+    lease: LeaseClaim | undefined;
+    /** `hand.operated`, for calls that answer no tool use on a session's hand. */
+    event: HandEvent | undefined;
+  }): Promise<Bound>;
+  /**
+   * X3, one transaction: the result is stored, and for a tool use its event appended. The first result stands.
+   * Undefined when there is no such execution (its session was deleted).
+   */
+  finish(request: { executionKey: string; result: string; event: HandEvent }): Promise<Concluded | undefined>;
+  /** Ends a call that was never bound, with a result. NOT_FOUND, LEASE_FENCED. */
+  refuse(request: {
+    call: CallRecord;
+    result: string;
+    event: HandEvent;
+    lease: LeaseClaim | undefined;
+  }): Promise<Concluded>;
+  /** Notes that it is to be stopped. Undefined when there is no such execution. LEASE_FENCED. */
+  requestStop(request: {
+    executionKey: string;
+    reason: string;
+    lease: LeaseClaim | undefined;
+  }): Promise<ExecutionRecord | undefined>;
+  /** Executions of the agent without a result, oldest first, at most `limit`. */
+  openOfAgent(handAgentId: string, limit: number): Promise<ExecutionRecord[]>;
+  openOfHand(handId: string): Promise<ExecutionRecord[]>;
+  /** Results of those that have ended, by key. */
+  results(executionKeys: readonly string[]): Promise<Map<string, string>>;
+  /** Which of these keys are bound to the agent and have no result. */
+  openKeys(handAgentId: string, executionKeys: readonly string[]): Promise<Set<string>>;
+  /**
+   * Executions that nobody can be waiting for any more: their time and `graceMs` are over, and their agent has not
+   * been heard from for `offlineMs`, or is connected to `replicaId` (whose memory knows whether they still talk).
+   */
+  overdue(request: {
+    graceMs: number;
+    offlineMs: number;
+    replicaId: string;
+    limit: number;
+  }): Promise<(ExecutionRecord & { readonly agentOnline: boolean })[]>;
+}

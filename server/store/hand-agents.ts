@@ -1,0 +1,100 @@
+/** The programs that host hands: who they are, and what their newest greeting said. All times are the database's. */
+import { createHash } from "node:crypto";
+
+import type { Page, PageRequest } from "./page.ts";
+
+/** A tool as a driver describes it; `inputSchema` is JSON text. */
+export interface ToolRecord {
+  readonly name: string;
+  readonly description: string;
+  readonly inputSchema: string;
+}
+
+/** A tool list as it is kept. */
+export function toolListText(tools: readonly ToolRecord[]): string {
+  return JSON.stringify(
+    tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema })),
+  );
+}
+
+/** A list is kept once, under the SHA-256 of its text, lower-case hex. */
+export function digestOfTools(tools: readonly ToolRecord[]): string {
+  return createHash("sha256").update(toolListText(tools)).digest("hex");
+}
+
+export interface DriverRecord {
+  readonly name: string;
+  readonly available: boolean;
+  readonly detail: string;
+  readonly capabilities: readonly string[];
+  /** Its tool list, by digest. */
+  readonly toolsDigest: string;
+}
+
+export interface HandAgentRecord {
+  readonly handAgentId: string;
+  readonly workspaceId: string;
+  readonly pool: string;
+  readonly name: string;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly publicKey: Uint8Array;
+  readonly enrolledAt: Date;
+  readonly revokedAt: Date | undefined;
+  readonly generation: number;
+  /** Replica that holds its connection. */
+  readonly replicaId: string | undefined;
+  readonly journalId: string | undefined;
+  readonly build: string;
+  readonly drivers: readonly DriverRecord[];
+  readonly capacityHands: number;
+  /** Hands that it hosts or is about to. */
+  readonly hands: number;
+  readonly lastSeenAt: Date | undefined;
+  /** A replica holds its connection and has heard from it lately. */
+  readonly online: boolean;
+}
+
+/** What a greeting says. */
+export interface GreetingRecord {
+  readonly journalId: string;
+  readonly build: string;
+  readonly drivers: readonly DriverRecord[];
+  /** Tool lists of the drivers, by digest. */
+  readonly toolLists: ReadonlyMap<string, readonly ToolRecord[]>;
+  readonly labels: Readonly<Record<string, string>>;
+  readonly capacityHands: number;
+}
+
+export interface HandAgentStore {
+  /**
+   * Exchanges a join token for an identity, with its entry in the audit log. The same public key again gets the same
+   * agent and does not use the token up. JOIN_TOKEN_INVALID, HAND_AGENT_REVOKED.
+   */
+  enroll(request: {
+    tokenHash: Uint8Array;
+    publicKey: Uint8Array;
+    name: string;
+    labels: Readonly<Record<string, string>>;
+  }): Promise<{ handAgentId: string; workspaceId: string; pool: string; installationId: string }>;
+  find(handAgentId: string): Promise<HandAgentRecord | undefined>;
+  /** Newest first; without a workspace all of the installation. */
+  list(query: {
+    workspaceId: string | undefined;
+    includeRevoked: boolean;
+    page: PageRequest;
+  }): Promise<Page<HandAgentRecord>>;
+  /** Agents of the workspace that are not revoked, for placement. An empty pool means any. */
+  candidates(workspaceId: string, pool: string): Promise<HandAgentRecord[]>;
+  /** A new connection stands: its generation is one above the last. HAND_AGENT_REVOKED, NOT_FOUND. */
+  connect(request: {
+    handAgentId: string;
+    replicaId: string;
+    greeting: GreetingRecord;
+  }): Promise<{ generation: number; installationId: string }>;
+  /** The connection of this generation ended; a newer one is left alone (H3). */
+  disconnect(request: { handAgentId: string; generation: number }): Promise<void>;
+  /** Notes that these agents were heard from; gives the ids of those that have been revoked. */
+  touch(handAgentIds: readonly string[]): Promise<{ revoked: string[] }>;
+  /** A tool list by its digest. */
+  toolList(digest: string): Promise<readonly ToolRecord[] | undefined>;
+}

@@ -1,0 +1,137 @@
+/** Hands and their lives. All times are the database's. */
+import type { ToolRecord } from "./hand-agents.ts";
+import type { Page, PageRequest } from "./page.ts";
+import type { LogAdvance } from "./session-append.ts";
+
+export type HandStateName = "provisioning" | "ready" | "parked" | "lost" | "released";
+
+export interface HandRecord {
+  readonly handId: string;
+  readonly workspaceId: string;
+  readonly sessionId: string | undefined;
+  readonly slot: string;
+  readonly environmentId: string;
+  /** The environment as it was when the hand was asked for: JSON text of an EnvironmentSpec. */
+  readonly environment: string;
+  /** JSON text of a list of HandResource. */
+  readonly resources: string;
+  readonly handAgentId: string | undefined;
+  readonly driver: string;
+  readonly state: HandStateName;
+  readonly stateDetail: string;
+  readonly ownerNumber: number;
+  readonly toolsDigest: string | undefined;
+  readonly createdAt: Date;
+  readonly lastUsedAt: Date | undefined;
+  readonly destroyPending: boolean;
+  /** JSON text of a list of LeftProcess. */
+  readonly leftProcesses: string;
+}
+
+/** Who may write to a session: its brain, by the newest lease (E1). */
+export interface LeaseClaim {
+  readonly leaseId: string;
+  readonly epoch: bigint;
+}
+
+export interface HandEvent {
+  readonly type: string;
+  readonly payload: string;
+}
+
+export interface OpenHandRequest {
+  readonly workspaceId: string;
+  readonly sessionId: string | undefined;
+  readonly slot: string;
+  /** Empty: the session's for that slot, or the workspace's default. */
+  readonly environmentId: string;
+  readonly resources: string;
+  readonly requestId: string | undefined;
+  readonly lease: LeaseClaim | undefined;
+  /** What the first call on a new hand is told when the slot's last hand was lost. */
+  readonly noticeAfterLoss: string;
+  /** The tool use that needs the hand: a loss that its brain did not know of when it asked is told first (H2). */
+  readonly toolUseId: string | undefined;
+}
+
+export type OpenedHand =
+  | { readonly kind: "hand"; readonly hand: HandRecord; readonly created: boolean }
+  /** The slot's hand was lost and the brain did not know yet when it made the call. */
+  | { readonly kind: "loss_not_told"; readonly hand: HandRecord };
+
+export interface HandStore {
+  /**
+   * The live hand of a session's slot, or the hand of the request id, or a new one in state provisioning.
+   * NOT_FOUND, SESSION_ARCHIVED, LEASE_FENCED, ENVIRONMENT_ARCHIVED, NOT_CONFIGURED (self-hosted, or no environment),
+   * REQUEST_ID_REUSED.
+   */
+  open(request: OpenHandRequest): Promise<OpenedHand>;
+  find(handId: string): Promise<HandRecord | undefined>;
+  /** The hand of the slot that takes calls now. */
+  usable(sessionId: string, slot: string): Promise<HandRecord | undefined>;
+  /** Newest first; without a workspace all of the installation; an empty session means any. */
+  list(query: {
+    workspaceId: string | undefined;
+    sessionId: string;
+    includeEnded: boolean;
+    page: PageRequest;
+  }): Promise<Page<HandRecord>>;
+  workspaceOfSession(sessionId: string): Promise<string | undefined>;
+  /** Gives the hand a place on the agent, unless the agent is full or the hand has one; then undefined. */
+  place(request: {
+    handId: string;
+    handAgentId: string;
+    driver: string;
+    toolsDigest: string;
+    stateDetail: string;
+  }): Promise<HandRecord | undefined>;
+  setDetail(handId: string, stateDetail: string): Promise<void>;
+  /** provisioning → ready, and the event, once. Undefined when it is no longer provisioning. */
+  ready(handId: string, stateDetail: string, event: HandEvent): Promise<HandChange | undefined>;
+  /** What an agent said about a living hand. The event is appended when the state changed. */
+  report(request: {
+    handId: string;
+    handAgentId: string;
+    state: "ready" | "parked";
+    stateDetail: string;
+    leftProcesses: string;
+    event: HandEvent | undefined;
+  }): Promise<HandChange | undefined>;
+  /** A living hand ended. `lost` and `released` need an event when the hand had been told of. */
+  end(request: {
+    handId: string;
+    state: "lost" | "released";
+    stateDetail: string;
+    destroyPending: boolean;
+    event: HandEvent | undefined;
+    lease?: LeaseClaim | undefined;
+  }): Promise<HandChange | undefined>;
+  /** Nothing is left of an ended hand. */
+  destroyed(handId: string): Promise<void>;
+  /** Living hands of the agent, and ended ones that it has not destroyed yet. */
+  ofAgent(handAgentId: string): Promise<HandRecord[]>;
+  /** Living hands of the session. */
+  ofSession(sessionId: string): Promise<HandRecord[]>;
+  /** Which of these ids are hands of ours. */
+  known(handIds: readonly string[]): Promise<Set<string>>;
+  /** Hands that wait for something that may never come, at most `limit`. */
+  stale(request: { provisioningForMs: number; offlineForMs: number; limit: number }): Promise<StaleHand[]>;
+
+  /** The tools that a session's slot was promised, pinned at the first call with `choose`'s answer. */
+  pinTools(
+    sessionId: string,
+    slot: string,
+    choose: () => Promise<readonly ToolRecord[]>,
+  ): Promise<{ digest: string; tools: readonly ToolRecord[] }>;
+}
+
+export interface HandChange {
+  readonly hand: HandRecord;
+  /** Set when the session's log grew. */
+  readonly advance: LogAdvance | undefined;
+}
+
+export interface StaleHand {
+  readonly hand: HandRecord;
+  readonly why: "provisioning" | "agent_revoked" | "agent_gone" | "session_ended";
+}

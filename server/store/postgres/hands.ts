@@ -1,0 +1,315 @@
+/** Hands in Postgres. Transactions lock the session's row first, then hands, then executions. */
+import { notFound, TendonError } from "../../../kit/errors.ts";
+import type { HandEvent, HandRecord, HandStateName, HandStore, LeaseClaim, StaleHand } from "../hands.ts";
+import { LIVING_HANDS, readToolList, writeToolList } from "./hand-agents.ts";
+import { appendToLog } from "./hand-log.ts";
+import { openHand } from "./open-hand.ts";
+import { listPage } from "./page.ts";
+import type { Pool } from "./pool.ts";
+import { inTransaction, type Transaction } from "./transaction.ts";
+
+export const HAND_COLUMNS = `hand_id, workspace_id, session_id, slot, environment_id, environment, resources, hand_agent_id, driver, state,
+  state_detail, owner_number, tools_digest, created_at, last_used_at, destroy_pending, left_processes, lost_position`;
+
+export interface HandRow {
+  hand_id: string;
+  workspace_id: string;
+  session_id: string | null;
+  slot: string;
+  environment_id: string;
+  environment: string;
+  resources: string;
+  hand_agent_id: string | null;
+  driver: string;
+  state: HandStateName;
+  state_detail: string;
+  owner_number: number;
+  tools_digest: string | null;
+  created_at: Date;
+  last_used_at: Date | null;
+  destroy_pending: boolean;
+  left_processes: string;
+  lost_position: number | null;
+}
+
+export function createHandStore(pool: Pool): HandStore {
+  return {
+    open: (request) => inTransaction(pool, (transaction) => openHand(transaction, request)),
+    async find(handId) {
+      const { rows } = await pool.query<HandRow>(`select ${HAND_COLUMNS} from hands where hand_id = $1`, [
+        handId,
+      ]);
+      return rows[0] && toHand(rows[0]);
+    },
+    async usable(sessionId, slot) {
+      const { rows } = await pool.query<HandRow>(
+        `select ${HAND_COLUMNS} from hands where session_id = $1 and slot = $2 and state in ('ready', 'parked')`,
+        [sessionId, slot],
+      );
+      return rows[0] && toHand(rows[0]);
+    },
+    async workspaceOfSession(sessionId) {
+      const { rows } = await pool.query<{ workspace_id: string }>(
+        "select workspace_id from sessions where session_id = $1",
+        [sessionId],
+      );
+      return rows[0]?.workspace_id;
+    },
+    list({ workspaceId, sessionId, includeEnded, page }) {
+      const values: unknown[] = [];
+      const where: string[] = [];
+      if (workspaceId !== undefined) where.push(`workspace_id = $${values.push(workspaceId)}`);
+      if (sessionId !== "") where.push(`session_id = $${values.push(sessionId)}`);
+      if (!includeEnded) where.push(LIVING_HANDS);
+      const query = { columns: HAND_COLUMNS, from: "hands", where, values, page };
+      return listPage<HandRow, HandRecord>(pool, { ...query, at: "created_at", id: "hand_id" }, toHand);
+    },
+    place: (request) => inTransaction(pool, (transaction) => place(transaction, request)),
+    async setDetail(handId, stateDetail) {
+      await pool.query("update hands set state_detail = $2 where hand_id = $1 and state_detail <> $2", [
+        handId,
+        stateDetail,
+      ]);
+    },
+    ...changes(pool),
+    ...lists(pool),
+    pinTools: (sessionId, slot, choose) => pinTools(pool, sessionId, slot, choose),
+  };
+}
+
+function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "destroyed"> {
+  return {
+    ready: (handId, stateDetail, event) =>
+      inTransaction(pool, async (transaction) => {
+        const hand = await lockHand(transaction, handId);
+        if (hand?.state !== "provisioning") return undefined;
+        const advance = await tell(transaction, hand, event);
+        return {
+          hand: await write(
+            transaction,
+            handId,
+            "state = 'ready', ready_at = clock_timestamp(), state_detail = $2",
+            [stateDetail],
+          ),
+          advance: advance?.advance,
+        };
+      }),
+    report: ({ handId, handAgentId, state, stateDetail, leftProcesses, event }) =>
+      inTransaction(pool, async (transaction) => {
+        const hand = await lockHand(transaction, handId);
+        if (hand?.handAgentId !== handAgentId || (hand.state !== "ready" && hand.state !== "parked"))
+          return undefined;
+        const changed = hand.state !== state;
+        const advance = changed && event ? await tell(transaction, hand, event) : undefined;
+        return {
+          hand: await write(transaction, handId, "state = $2, state_detail = $3, left_processes = $4", [
+            state,
+            stateDetail || hand.stateDetail,
+            leftProcesses,
+          ]),
+          advance: advance?.advance,
+        };
+      }),
+    end: ({ handId, state, stateDetail, destroyPending, event, lease }) =>
+      inTransaction(pool, async (transaction) => {
+        const hand = await lockHand(transaction, handId, lease);
+        if (hand === undefined || hand.state === "lost" || hand.state === "released") return undefined;
+        // A hand that was never ready was never told of.
+        const entry =
+          event && hand.state !== "provisioning" ? await tell(transaction, hand, event) : undefined;
+        return {
+          hand: await write(
+            transaction,
+            handId,
+            `state = $2, state_detail = $3, destroy_pending = $4 and hand_agent_id is not null, lost_position = $5,
+             ended_at = clock_timestamp(), left_processes = '[]'`,
+            [state, stateDetail, destroyPending, state === "lost" ? (entry?.position ?? null) : null],
+          ),
+          advance: entry?.advance,
+        };
+      }),
+    async destroyed(handId) {
+      await pool.query("update hands set destroy_pending = false where hand_id = $1 and destroy_pending", [
+        handId,
+      ]);
+    },
+  };
+}
+
+function lists(pool: Pool): Pick<HandStore, "ofAgent" | "ofSession" | "known" | "stale"> {
+  return {
+    async ofAgent(handAgentId) {
+      const { rows } = await pool.query<HandRow>(
+        `select ${HAND_COLUMNS} from hands where hand_agent_id = $1 and (${LIVING_HANDS} or destroy_pending)
+         order by created_at`,
+        [handAgentId],
+      );
+      return rows.map(toHand);
+    },
+    async ofSession(sessionId) {
+      const { rows } = await pool.query<HandRow>(
+        `select ${HAND_COLUMNS} from hands where session_id = $1 and ${LIVING_HANDS}`,
+        [sessionId],
+      );
+      return rows.map(toHand);
+    },
+    async known(handIds) {
+      const { rows } = await pool.query<{ hand_id: string }>(
+        "select hand_id from hands where hand_id = any($1)",
+        [handIds],
+      );
+      return new Set(rows.map((row) => row.hand_id));
+    },
+    stale: (request) => stale(pool, request),
+  };
+}
+
+/** Locks the hand and, before it, its session; with a lease, the epoch must be the newest (E1). */
+async function lockHand(
+  transaction: Transaction,
+  handId: string,
+  lease?: LeaseClaim,
+): Promise<HandRecord | undefined> {
+  const seen = await transaction.query<{ session_id: string | null }>(
+    "select session_id from hands where hand_id = $1",
+    [handId],
+  );
+  const sessionId = seen.rows[0]?.session_id;
+  if (sessionId) await lockSession(transaction, sessionId, lease);
+  const { rows } = await transaction.query<HandRow>(
+    `select ${HAND_COLUMNS} from hands where hand_id = $1 for update`,
+    [handId],
+  );
+  return rows[0] && toHand(rows[0]);
+}
+
+export interface LockedSession {
+  workspace_id: string;
+  environment_id: string;
+  slot_environment_ids: string;
+  archived: boolean;
+}
+
+/** NOT_FOUND, LEASE_FENCED. */
+export async function lockSession(
+  transaction: Transaction,
+  sessionId: string,
+  lease: LeaseClaim | undefined,
+): Promise<LockedSession> {
+  const { rows } = await transaction.query<LockedSession & { lease_id: string | null; lease_epoch: number }>(
+    `select workspace_id, environment_id, slot_environment_ids, archived_at is not null as archived, lease_id, lease_epoch
+     from sessions where session_id = $1 for no key update`,
+    [sessionId],
+  );
+  const session = rows[0];
+  if (session === undefined) throw notFound("session", sessionId);
+  if (lease && (session.lease_id !== lease.leaseId || BigInt(session.lease_epoch) !== lease.epoch)) {
+    throw new TendonError(
+      "LEASE_FENCED",
+      `lease "${lease.leaseId}" with epoch ${lease.epoch} is not the session's newest`,
+      { epoch: String(session.lease_epoch) },
+    );
+  }
+  return session;
+}
+
+async function tell(transaction: Transaction, hand: HandRecord, event: HandEvent) {
+  return hand.sessionId === undefined ? undefined : appendToLog(transaction, hand.sessionId, event);
+}
+
+async function write(
+  transaction: Transaction,
+  handId: string,
+  assignments: string,
+  values: readonly unknown[],
+): Promise<HandRecord> {
+  const { rows } = await transaction.query<HandRow>(
+    `update hands set ${assignments} where hand_id = $1 returning ${HAND_COLUMNS}`,
+    [handId, ...values],
+  );
+  return toHand(rows[0]!);
+}
+
+async function place(
+  transaction: Transaction,
+  request: Parameters<HandStore["place"]>[0],
+): Promise<HandRecord | undefined> {
+  const agents = await transaction.query<{ free: number }>(
+    `select capacity_hands - (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and h.${LIVING_HANDS}) as free
+     from hand_agents a where hand_agent_id = $1 and revoked_at is null for update`,
+    [request.handAgentId],
+  );
+  if ((agents.rows[0]?.free ?? 0) <= 0) return undefined;
+  const { rows } = await transaction.query<HandRow>(
+    `update hands set hand_agent_id = $2, driver = $3, tools_digest = $4, state_detail = $5
+     where hand_id = $1 and hand_agent_id is null and state = 'provisioning' returning ${HAND_COLUMNS}`,
+    [request.handId, request.handAgentId, request.driver, request.toolsDigest, request.stateDetail],
+  );
+  return rows[0] && toHand(rows[0]);
+}
+
+async function stale(
+  pool: Pool,
+  { provisioningForMs, offlineForMs, limit }: Parameters<HandStore["stale"]>[0],
+): Promise<StaleHand[]> {
+  const { rows } = await pool.query<HandRow & { why: StaleHand["why"] }>(
+    `select h.*, why from hands h
+       left join hand_agents a using (hand_agent_id) left join sessions s using (session_id),
+     lateral (select case
+       when a.revoked_at is not null then 'agent_revoked'
+       when h.of_session and (s.session_id is null or s.archived_at is not null) then 'session_ended'
+       when h.state = 'provisioning' and h.created_at < clock_timestamp() - $1 * interval '1 millisecond' then 'provisioning'
+       when h.hand_agent_id is not null and coalesce(a.last_seen_at, a.enrolled_at) < clock_timestamp() - $2 * interval '1 millisecond' then 'agent_gone'
+     end as why) judged
+     where h.${LIVING_HANDS} and why is not null order by h.hand_id limit $3`,
+    [provisioningForMs, offlineForMs, limit],
+  );
+  return rows.map((row) => ({ hand: toHand(row), why: row.why }));
+}
+
+async function pinTools(
+  pool: Pool,
+  sessionId: string,
+  slot: string,
+  choose: Parameters<HandStore["pinTools"]>[2],
+) {
+  const pinned = async () => {
+    const { rows } = await pool.query<{ tools_digest: string }>(
+      "select tools_digest from session_slots where session_id = $1 and slot = $2",
+      [sessionId, slot],
+    );
+    return rows[0]?.tools_digest;
+  };
+  let digest = await pinned();
+  if (digest === undefined) {
+    const chosen = await writeToolList(pool, await choose());
+    await pool.query(
+      "insert into session_slots (session_id, slot, tools_digest) values ($1, $2, $3) on conflict do nothing",
+      [sessionId, slot, chosen],
+    );
+    digest = (await pinned()) ?? chosen;
+  }
+  return { digest, tools: (await readToolList(pool, digest)) ?? [] };
+}
+
+export function toHand(row: HandRow): HandRecord {
+  return {
+    handId: row.hand_id,
+    workspaceId: row.workspace_id,
+    sessionId: row.session_id ?? undefined,
+    slot: row.slot,
+    environmentId: row.environment_id,
+    environment: row.environment,
+    resources: row.resources,
+    handAgentId: row.hand_agent_id ?? undefined,
+    driver: row.driver,
+    state: row.state,
+    stateDetail: row.state_detail,
+    ownerNumber: row.owner_number,
+    toolsDigest: row.tools_digest ?? undefined,
+    createdAt: row.created_at,
+    lastUsedAt: row.last_used_at ?? undefined,
+    destroyPending: row.destroy_pending,
+    leftProcesses: row.left_processes,
+  };
+}

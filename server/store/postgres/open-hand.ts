@@ -1,0 +1,137 @@
+/** Finds the hand that a slot has, or asks for a new one. */
+import { notFound, TendonError } from "../../../kit/errors.ts";
+import { newId } from "../../../kit/ids.ts";
+import type { OpenedHand, OpenHandRequest } from "../hands.ts";
+import { LIVING_HANDS } from "./hand-agents.ts";
+import { HAND_COLUMNS, type HandRow, lockSession, toHand } from "./hands.ts";
+import type { Transaction } from "./transaction.ts";
+
+export async function openHand(transaction: Transaction, request: OpenHandRequest): Promise<OpenedHand> {
+  const { sessionId } = request;
+  if (request.requestId !== undefined) {
+    const repeated = await findRequest(transaction, request);
+    if (repeated !== undefined) return repeated;
+  }
+  let environmentId = request.environmentId;
+  let notice = "";
+  if (sessionId !== undefined) {
+    const session = await lockSession(transaction, sessionId, request.lease);
+    if (session.workspace_id !== request.workspaceId) throw notFound("session", sessionId);
+    if (session.archived) {
+      throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
+    }
+    const newest = await newestOfSlot(transaction, sessionId, request.slot);
+    if (newest !== undefined && isLiving(newest))
+      return { kind: "hand", hand: toHand(newest), created: false };
+    if (newest?.state === "lost") {
+      if (!(await lossWasTold(transaction, request, newest.lost_position))) {
+        return { kind: "loss_not_told", hand: toHand(newest) };
+      }
+      notice = request.noticeAfterLoss;
+    }
+    const ofSlot = JSON.parse(session.slot_environment_ids) as Record<string, string>;
+    environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
+  }
+  const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
+  const { rows } = await transaction.query<HandRow>(
+    `insert into hands (hand_id, workspace_id, session_id, slot, environment_id, environment, resources, request_id, state,
+       of_session, notice)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10) returning ${HAND_COLUMNS}`,
+    [
+      newId("hand"),
+      request.workspaceId,
+      sessionId ?? null,
+      request.slot,
+      environment.environment_id,
+      environment.spec,
+      request.resources,
+      request.requestId ?? null,
+      sessionId !== undefined,
+      notice,
+    ],
+  );
+  return { kind: "hand", hand: toHand(rows[0]!), created: true };
+}
+
+function isLiving(row: HandRow): boolean {
+  return row.state === "provisioning" || row.state === "ready" || row.state === "parked";
+}
+
+async function findRequest(
+  transaction: Transaction,
+  request: OpenHandRequest,
+): Promise<OpenedHand | undefined> {
+  // Two of the same at once: the second waits here for the first.
+  await transaction.query("select pg_advisory_xact_lock(hashtextextended($1, 0))", [
+    `hand ${request.workspaceId} ${request.requestId}`,
+  ]);
+  const { rows } = await transaction.query<HandRow>(
+    `select ${HAND_COLUMNS} from hands where workspace_id = $1 and request_id = $2`,
+    [request.workspaceId, request.requestId],
+  );
+  const row = rows[0];
+  if (row === undefined) return undefined;
+  if ((row.session_id ?? undefined) !== request.sessionId || row.slot !== request.slot) {
+    throw new TendonError("REQUEST_ID_REUSED", `request_id "${request.requestId}" was used for another hand`);
+  }
+  if (request.sessionId !== undefined) await lockSession(transaction, request.sessionId, request.lease);
+  return { kind: "hand", hand: toHand(row), created: false };
+}
+
+/** The living hand of the slot, else the one that ended last. */
+async function newestOfSlot(
+  transaction: Transaction,
+  sessionId: string,
+  slot: string,
+): Promise<HandRow | undefined> {
+  const { rows } = await transaction.query<HandRow>(
+    `select ${HAND_COLUMNS} from hands where session_id = $1 and slot = $2
+     order by (${LIVING_HANDS}) desc, created_at desc, hand_id desc limit 1`,
+    [sessionId, slot],
+  );
+  return rows[0];
+}
+
+/**
+ * Whether the brain knew of the loss when it made the call (H2): a model request began after the loss and before the
+ * call, or the loss was the answer to an earlier call. Calls that are not a brain's are told by the answer itself.
+ */
+async function lossWasTold(
+  transaction: Transaction,
+  request: OpenHandRequest,
+  lostPosition: number | null,
+): Promise<boolean> {
+  if (request.toolUseId === undefined || lostPosition === null) return true;
+  const { rows } = await transaction.query<{ told: boolean }>(
+    `select exists (
+       select 1 from events e where e.session_id = $1 and e.type = 'span.model_request_start'
+         and e.position > $2 and e.position < use.position
+     ) or (use.position > $2 and not exists (
+       select 1 from events e where e.session_id = $1 and e.type = 'span.model_request_start'
+     )) as told
+     from events use where use.session_id = $1 and use.event_id = $3`,
+    [request.sessionId, lostPosition, request.toolUseId],
+  );
+  return rows[0]?.told ?? true;
+}
+
+async function readEnvironment(
+  transaction: Transaction,
+  workspaceId: string,
+  environmentId: string,
+): Promise<{ environment_id: string; spec: string }> {
+  const { rows } = await transaction.query<{ environment_id: string; spec: string; archived: boolean }>(
+    `select environment_id, spec, archived_at is not null as archived from environments
+     where workspace_id = $1 and (($2 = '' and is_default) or environment_id = $2)`,
+    [workspaceId, environmentId],
+  );
+  const row = rows[0];
+  if (row === undefined) {
+    if (environmentId !== "") throw notFound("environment", environmentId);
+    throw new TendonError("NOT_CONFIGURED", "the workspace has no default environment; name one");
+  }
+  if (row.archived && environmentId === "") {
+    throw new TendonError("ENVIRONMENT_ARCHIVED", `environment "${row.environment_id}" is archived`);
+  }
+  return row;
+}
