@@ -71,7 +71,7 @@ const FIRST_RHYTHM: Rhythm = {
 const PROTOCOL_VERSION = 1;
 const TICK_MS = 500;
 /** The first try comes soon enough for the 300 ms in which a server keeps the leases of a broken stream. */
-const REDIAL = { firstMs: 100, maxMs: 5_000, resetAfterMs: 10_000 };
+const REDIAL = { firstMs: 20, maxMs: 5_000, resetAfterMs: 10_000 };
 
 export class WorkStream {
   private readonly options: WorkStreamOptions;

@@ -326,7 +326,7 @@ describe("calls that need a client", () => {
       payload: { tool_use_id: ids[1], result: "deny", deny_message: "not that" },
     });
     await rested(session, 3);
-    expect([...rig.server.runs.keys()]).toEqual([ids[0]]);
+    expect([...rig.server.runs.keys()]).toEqual([`${session.id}/${ids[0]}`]);
     const second = rig.api.requests[1]!.body.toString();
     expect(second).toContain("ran a");
     expect(second).toContain("The user denied this call: not that");

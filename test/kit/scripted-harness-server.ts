@@ -65,7 +65,7 @@ export interface ScriptedServer {
   readonly url: string;
   readonly previews: readonly { sessionId: string; preview: Preview }[];
   readonly releases: readonly { sessionId: string; reason: ReleaseReason }[];
-  /** How often each execution began to run, by id. */
+  /** How often each execution began to run, by `<session id>/<execution id>`. */
   readonly runs: ReadonlyMap<string, number>;
   readonly hellos: readonly Extract<WorkRequest["kind"], { case: "hello" }>["value"][];
   session(id: string): ScriptedSession;
@@ -540,7 +540,7 @@ class Scripted implements ScriptedServer {
       execute: (request) => this.execute(request),
       cancelExecution: async ({ sessionId, executionId, lease }) => {
         this.session(sessionId).check(lease);
-        const execution = this.executions.get(executionId);
+        const execution = this.executions.get(`${sessionId}/${executionId}`);
         if (execution === undefined) throw notFound("execution", executionId);
         execution.cancel();
         return { alreadyEnded: execution.ended };
@@ -551,18 +551,20 @@ class Scripted implements ScriptedServer {
   private async *execute(request: ExecuteRequest) {
     const session = this.session(request.sessionId);
     session.check(request.lease);
-    const known = this.executions.get(request.executionId);
+    const key = `${session.id}/${request.executionId}`;
+    const known = this.executions.get(key);
     const answered = session.events.some((e) => answeredBy(e.type, e.payload) === request.executionId);
     if (!answered && known === undefined) this.begin(session, request);
     yield { kind: { case: "bound" as const, value: { handId: "hand_1", attached: known !== undefined } } };
-    await this.executions.get(request.executionId)?.done;
+    await this.executions.get(key)?.done;
     const result = { isError: false, outcome: ExecutionOutcome.COMPLETED, content: "[]" };
     yield { kind: { case: "result" as const, value: result } };
   }
 
   private begin(session: Session, { executionId, name, input }: ExecuteRequest): void {
     const cancelled = new AbortController();
-    this.runs.set(executionId, (this.runs.get(executionId) ?? 0) + 1);
+    const key = `${session.id}/${executionId}`;
+    this.runs.set(key, (this.runs.get(key) ?? 0) + 1);
     const answer = (text: string, isError: boolean) => {
       if (session.events.some((e) => answeredBy(e.type, e.payload) === executionId)) return;
       const payload = { tool_use_id: executionId, content: [{ type: "text", text }], is_error: isError };
@@ -585,7 +587,7 @@ class Scripted implements ScriptedServer {
       cancel: () => cancelled.abort(),
       ended: false,
     };
-    this.executions.set(executionId, execution);
+    this.executions.set(key, execution);
   }
 }
 

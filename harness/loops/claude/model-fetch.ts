@@ -39,6 +39,7 @@ export function createModelFetch(proxy: ProxySettings): { fetch: ModelFetch; clo
 
 function proxiedAgent(proxy: ProxySettings): HttpsProxyAgent<string> | undefined {
   if (!proxy.httpsProxy) return undefined;
+  proxyFor("proxy-check.invalid", 443, proxy);
   return new HttpsProxyAgent(proxy.httpsProxy, { keepAlive: true, maxSockets: MAX_SOCKETS });
 }
 

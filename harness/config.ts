@@ -1,0 +1,94 @@
+/** The harness's settings, read once. Secrets are gone from the environment afterwards: nothing may inherit them. */
+import { LOG_LEVELS } from "../kit/log.ts";
+import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
+import { integer, oneOf, text, url } from "../kit/settings/parsers.ts";
+import { defineSettings, readSettings, type Settings, type SettingValues } from "../kit/settings/settings.ts";
+
+const DAY_MS = 24 * 60 * 60_000;
+
+export const harnessSettings = defineSettings({
+  TENDON_URL: {
+    parse: url(["http", "https"]),
+    default: "http://127.0.0.1:7400",
+    help: "Where the server is.",
+  },
+  TENDON_HARNESS_KEY: {
+    parse: text(),
+    secret: true,
+    required: true,
+    help: "The harness's API key (role harness).",
+  },
+  TENDON_HARNESS_CAPACITY: {
+    parse: integer({ min: 1, max: 10_000 }),
+    default: 200,
+    help: "Sessions that it runs at a time at most.",
+  },
+  TENDON_MODEL: {
+    parse: text({ maxChars: 256 }),
+    help: "Id of the model for agents that name none; by default claude-opus-5-5.",
+  },
+  ANTHROPIC_API_KEY: {
+    parse: text(),
+    secret: true,
+    help: "Key of the model API. With neither key, token nor base URL a scripted demo model answers.",
+  },
+  ANTHROPIC_AUTH_TOKEN: {
+    parse: text(),
+    secret: true,
+    help: "Bearer token for a gateway, where that is used instead of a key.",
+  },
+  ANTHROPIC_BASE_URL: {
+    parse: url(["http", "https"]),
+    help: "Where the model API is: a gateway, or a local server that speaks it.",
+  },
+  TENDON_MODEL_TIMEOUT_MS: {
+    parse: integer({ min: 1_000, max: DAY_MS }),
+    default: 60_000,
+    help: "Most milliseconds that a model may be silent before its request counts as failed.",
+  },
+  TENDON_MODEL_RETRY_FIRST_MS: {
+    parse: integer({ min: 1, max: DAY_MS }),
+    default: 1_000,
+    help: "Milliseconds to wait after a model's first failure; they double with each one.",
+  },
+  TENDON_MODEL_RETRY_MAX_MS: {
+    parse: integer({ min: 1, max: DAY_MS }),
+    default: 30_000,
+    help: "Most milliseconds between two attempts at a failing model, unless it asks for more.",
+  },
+  TENDON_MODEL_RETRY_TOTAL_MS: {
+    parse: integer({ min: 1, max: DAY_MS }),
+    default: 150_000,
+    help: "Milliseconds after which a failing model is given up until the next message, attempts included.",
+  },
+  TENDON_CA_FILE: {
+    parse: text(),
+    help: "Certificates (PEM) to trust instead of the system's, for the server.",
+  },
+  HTTPS_PROXY: {
+    parse: url(["http", "https"]),
+    aliases: ["https_proxy"],
+    help: "Corporate proxy (CONNECT) for connections that leave.",
+  },
+  NO_PROXY: {
+    parse: text(),
+    aliases: ["no_proxy"],
+    help: "Hosts that are reached without the corporate proxy.",
+  },
+  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
+  TENDON_LIFELINE_FD: {
+    parse: integer({ min: 3, max: 1023 }),
+    help: "Descriptor whose end stops the program; for launchers.",
+  },
+});
+
+export type HarnessConfig = SettingValues<typeof harnessSettings>;
+
+/** Throws a SettingsError with all problems. */
+export function readConfig(): Settings<typeof harnessSettings> {
+  const environment = { ...process.env };
+  for (const [name, setting] of Object.entries(harnessSettings)) {
+    if ("secret" in setting) delete process.env[name];
+  }
+  return readSettings(harnessSettings, environment, { knownElsewhere: KNOWN_NAMES });
+}

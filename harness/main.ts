@@ -1,0 +1,127 @@
+/** The harness program: runs brains. It dials out and opens no port that others could reach. */
+import { BUILD } from "../kit/build.ts";
+import { systemClock } from "../kit/clock.ts";
+import { dial } from "../kit/dial/dial.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Service } from "../kit/lifecycle.ts";
+import { createLogger, type Logger } from "../kit/log.ts";
+import { runMain, runProgram, StartupError } from "../kit/program.ts";
+import { printConfig, settingsTable } from "../kit/settings/print.ts";
+import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
+import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
+import { Harness } from "./harness.ts";
+import { ModelClient } from "./loops/claude/model-client.ts";
+import { createModelFetch } from "./loops/claude/model-fetch.ts";
+import { createLoops } from "./loops/registry.ts";
+import { openModelSource } from "./model-source.ts";
+
+const NAME = "tendon-harness";
+const OPTIONS = ["--print-config", "--help", "--version"];
+const HELP = `${NAME}: runs the brains of sessions
+
+Usage: ${NAME} [options]
+  --print-config   shows the settings and where each comes from, without secrets
+  --help, --version
+
+`;
+/** Together with hanging up, well within the 10 s that a launcher gives its programs. */
+const DRAIN_MS = 4_000;
+/** Rounds of tool calls in one turn. */
+const MAX_ROUNDS = 1_000;
+
+class HarnessProgram implements Service {
+  readonly name = NAME;
+  private readonly config: HarnessConfig;
+  private readonly log: Logger;
+  /** What is to be undone, in order. */
+  private readonly stops: (() => Promise<void> | void)[] = [];
+
+  constructor(config: HarnessConfig, log: Logger) {
+    this.config = config;
+    this.log = log;
+  }
+
+  async start(): Promise<void> {
+    const { config, log } = this;
+    const source = await openModelSource(
+      {
+        apiKey: config.ANTHROPIC_API_KEY,
+        authToken: config.ANTHROPIC_AUTH_TOKEN,
+        baseUrl: config.ANTHROPIC_BASE_URL,
+        model: config.TENDON_MODEL,
+      },
+      systemClock,
+      log,
+    );
+    this.stops.unshift(() => source.stop());
+    const { transport, connection } = this.openConnections();
+    this.stops.unshift(() => transport.close());
+    this.stops.unshift(() => connection.close());
+    const client = new ModelClient({ ...source, fetch: transport.fetch, clock: systemClock });
+    const harness = new Harness({
+      server: {
+        harness: connection.client(HarnessService),
+        sessions: connection.client(SessionService),
+        hands: connection.client(HandService),
+      },
+      loops: createLoops({ claude: { client, defaultModel: source.defaultModel } }),
+      capacity: config.TENDON_HARNESS_CAPACITY,
+      modelSource: source.kind,
+      build: BUILD,
+      drainMs: DRAIN_MS,
+      settings: {
+        modelTimeoutMs: config.TENDON_MODEL_TIMEOUT_MS,
+        retry: {
+          firstMs: config.TENDON_MODEL_RETRY_FIRST_MS,
+          maxMs: config.TENDON_MODEL_RETRY_MAX_MS,
+          totalMs: config.TENDON_MODEL_RETRY_TOTAL_MS,
+        },
+        maxRounds: MAX_ROUNDS,
+      },
+      clock: systemClock,
+      log,
+    });
+    await harness.start();
+    this.stops.unshift(() => harness.stop());
+  }
+
+  private openConnections() {
+    const { config } = this;
+    const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
+    try {
+      const transport = createModelFetch(proxy);
+      const token = () => config.TENDON_HARNESS_KEY;
+      const connection = dial({ url: config.TENDON_URL, caFile: config.TENDON_CA_FILE, token, proxy });
+      return { transport, connection };
+    } catch (error) {
+      throw new StartupError(messageOf(error));
+    }
+  }
+
+  async stop(): Promise<void> {
+    for (const stop of this.stops.splice(0)) await stop();
+  }
+}
+
+async function main(): Promise<number> {
+  const args = process.argv.slice(2);
+  const unknown = args.find((arg) => !OPTIONS.includes(arg));
+  if (unknown !== undefined) throw new StartupError(`unknown option ${unknown}; see --help`, 2);
+  if (args.includes("--version")) return print(BUILD);
+  if (args.includes("--help")) return print(HELP + settingsTable(harnessSettings));
+  const settings = readConfig();
+  if (args.includes("--print-config")) return print(printConfig(settings));
+  const log = createLogger(NAME, settings.values.TENDON_LOG_LEVEL);
+  const lifelineFd = settings.values.TENDON_LIFELINE_FD;
+  await runProgram({ name: NAME, log, lifelineFd, service: new HarnessProgram(settings.values, log) });
+  return 0;
+}
+
+function print(text: string): number {
+  process.stdout.write(`${text.trimEnd()}\n`);
+  return 0;
+}
+
+await runMain(NAME, main);
