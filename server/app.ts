@@ -4,7 +4,7 @@
  */
 import type { Clock } from "../kit/clock.ts";
 import { within } from "../kit/clock.ts";
-import { messageOf, TendonError } from "../kit/errors.ts";
+import { messageOf } from "../kit/errors.ts";
 import { type Service, ServiceGroup } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { HealthState } from "../kit/rpc/health.ts";
@@ -17,12 +17,12 @@ import { AdminServiceHandler } from "./admin/service.ts";
 import { AgentServiceHandler } from "./agent/service.ts";
 import type { ServerConfig } from "./config.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
+import { createHandArea } from "./hand/area.ts";
+import { createHarnessArea } from "./harness/area.ts";
 import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
 import type { Area } from "./ports/area.ts";
-import type { HandControl } from "./ports/hand-control.ts";
-import type { SessionLog } from "./ports/session-log.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
 import { Authenticator } from "./rpc/authenticate.ts";
@@ -30,6 +30,8 @@ import { createInterceptors } from "./rpc/interceptors.ts";
 import { CONTRACT_SERVICES } from "./rpc/policy.ts";
 import { createRoutes, type Routes } from "./rpc/routes.ts";
 import { createSessionTokens } from "./rpc/session-tokens.ts";
+import { createSessionArea } from "./session/area.ts";
+import type { HintListener } from "./store/events.ts";
 import type { Store } from "./store/store.ts";
 
 export interface AppDeps {
@@ -42,8 +44,10 @@ export interface AppDeps {
   readonly installationId: string;
   readonly defaultWorkspaceId: string;
   readonly databaseKind: "embedded" | "external";
-  /** A direct URL for LISTEN. */
-  readonly listenUrl: string;
+  /** Hears other replicas' hints. */
+  readonly hints: HintListener;
+  /** Cuts the connection whose other end this is (`RpcContext.peer`). */
+  readonly destroyPeer: (peer: string) => void;
   readonly signingKey: SigningKey;
   /** How often the credential of an open stream is looked at again; the promise is 60 s with the key cache. */
   readonly recheckEveryMs?: number;
@@ -110,21 +114,56 @@ interface AreaDeps extends AppDeps {
 
 /** Ports that point back at a later area are closures over it: called only once everything is built. */
 function createAreas(deps: AreaDeps): Area[] {
-  const { store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
-  const proxy = createProxyArea({ replicas: store.replicas, sessionTokens, replicaId, clock, log, metrics });
-
-  // Sessions, harnesses and hands plug in here; until then nothing runs that could be asked for.
-  const sessionLog: Pick<SessionLog, "append"> = {
-    append: async () => {
-      throw new TendonError("NOT_IMPLEMENTED", "this build of the server keeps no sessions");
+  const { config, store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
+  const proxy = createProxyArea({ ...deps, replicas: store.replicas });
+  const session = createSessionArea({
+    ...deps,
+    ...store,
+    dispatch: {
+      wake: (sessionId) => harness.dispatch.wake(sessionId),
+      withdraw: (sessionId, detail) => harness.dispatch.withdraw(sessionId, detail),
     },
-  };
-  const handControl: Pick<HandControl, "disconnect"> = { disconnect: async () => {} };
-
-  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl });
+    hands: {
+      releaseSession: async (sessionId) => {
+        await hand.control.releaseSession(sessionId);
+        proxy.directory.forgetSession(sessionId);
+      },
+    },
+  });
+  const { sessionLog, sessionDirectory } = session;
+  const hand = createHandArea({
+    ...deps,
+    log: sessionLog,
+    logger: log,
+    timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
+    defaultDriver: config.TENDON_DEFAULT_DRIVER,
+  });
+  const harness = createHarnessArea({
+    leases: store.leases,
+    replicas: store.replicas,
+    sessionLog,
+    sessions: sessionDirectory,
+    hands: hand.control,
+    tokens: sessionTokens,
+    proxies: proxy.directory,
+    replicaId,
+    leaseTtlMs: config.TENDON_LEASE_TTL_MS,
+    clock,
+    log,
+  });
+  metrics.gauge(
+    "tendon_connected_hand_agents",
+    "Hand agents connected to this replica.",
+    hand.connectedAgents,
+  );
+  metrics.gauge("tendon_running_executions", "Executions that this replica follows.", hand.runningExecutions);
+  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl: hand.control });
   const agent = new AgentServiceHandler({ agents: store.agents, defaultWorkspaceId });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [
+    session,
+    hand,
+    harness,
     proxy,
     { name: "admin", services: [bindService(AdminService, admin)] },
     { name: "agent", services: [bindService(AgentService, agent)] },

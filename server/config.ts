@@ -67,6 +67,11 @@ export const serverSettings = defineSettings({
     default: 60_000,
     help: "How long a call waits for a hand where the environment does not say, in milliseconds, 100 to 3600000.",
   },
+  TENDON_DEFAULT_DRIVER: {
+    parse: text({ maxChars: 64 }),
+    default: "process",
+    help: "Hand-agent driver of environments that name none.",
+  },
   TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
   TENDON_LIFELINE_FD: {
     parse: integer({ min: 3, max: 1023 }),

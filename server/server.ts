@@ -16,6 +16,7 @@ import { ensureLocalKeys } from "./local-keys.ts";
 import { Replica } from "./replica.ts";
 import { publicKeySet } from "./rpc/session-tokens.ts";
 import { startupFailure, withOwnLine } from "./startup-failure.ts";
+import { createHintListener } from "./store/postgres/head-hints.ts";
 import { createPostgresStore } from "./store/postgres/store.ts";
 import type { Store } from "./store/store.ts";
 
@@ -103,7 +104,13 @@ export class Server implements Service {
       replicaId,
       ...(await store.installation.ensure()),
       databaseKind: database.kind,
-      listenUrl: database.listenUrl,
+      hints: createHintListener({
+        url: database.listenUrl,
+        applicationName: "tendon server hints",
+        log,
+        clock: this.clock,
+      }),
+      destroyPeer: (peer) => void this.listener?.destroyPeer(peer),
       signingKey,
     });
     measure(app, database);
