@@ -36,9 +36,12 @@ export async function startOpenSsh(): Promise<OpenSsh> {
   await eventually(() => isListening(port), { withinMs: 15_000 });
   const master = spawn("ssh", [...options, "-M", "-N", "root@127.0.0.1"], { stdio: "ignore" });
   try {
-    await eventually(async () => (await run("ssh", [...options, "-O", "check", "root@127.0.0.1"]), true), {
-      withinMs: 15_000,
-    });
+    await eventually(
+      async () => (await run("ssh", [...options, "-O", "check", "root@127.0.0.1"])) !== undefined,
+      {
+        withinMs: 15_000,
+      },
+    );
   } catch (error) {
     const log = existsSync(join(folder, "log")) ? readFileSync(join(folder, "log"), "utf8") : "";
     await end(folder, [master, server]);
