@@ -188,6 +188,23 @@ describe("the process driver", () => {
     await again.destroy();
   });
 
+  it("leaves no half-made sandbox when provisioning is aborted at any moment", async () => {
+    const { driver, dataDir } = makeDriver("auto");
+    for (let i = 0; i < 40; i++) {
+      const stop = new AbortController();
+      const made = driver.provision({ handId: `hand_aborted${i}` }, stop.signal).then(
+        (hand) => hand.destroy(),
+        () => {},
+      );
+      const abortAt = performance.now() + i * 2;
+      await eventually(() => performance.now() >= abortAt, { everyMs: 1 });
+      stop.abort();
+      await made;
+    }
+    expect(await driver.listHandIds()).toEqual([]);
+    await eventually(() => commandsWith(`${dataDir}/hands/hand_aborted`).length === 0);
+  });
+
   it("refuses limits that it cannot enforce", async () => {
     const { driver } = makeDriver("none");
     await expect(driver.provision({ handId: "hand_limits", limits: { memoryBytes: 1 } })).rejects.toThrow(
@@ -260,6 +277,17 @@ describe("the process driver", () => {
     },
   );
 });
+
+/** Processes of the machine whose command line holds the text. */
+function commandsWith(text: string): string[] {
+  return readdirSync("/proc").filter((name) => {
+    try {
+      return /^\d+$/.test(name) && readFileSync(`/proc/${name}/cmdline`, "utf8").includes(text);
+    } catch {
+      return false;
+    }
+  });
+}
 
 function zombiesBelow(): number {
   const rows = readdirSync("/proc")

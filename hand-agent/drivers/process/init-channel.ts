@@ -134,7 +134,13 @@ export class InitChannel {
   /** Ends the launcher and with it, where there is a process namespace, everything inside. */
   kill(): void {
     this.child.stdin?.destroy();
-    this.child.kill("SIGKILL");
+    if (this.child.pid === undefined || !this.isOpen) return;
+    // The whole group: a launcher that is killed while it starts would leave the half-made sandbox behind.
+    try {
+      process.kill(-this.child.pid, "SIGKILL");
+    } catch {
+      // gone
+    }
   }
 
   private send(fields: readonly string[]): boolean {
