@@ -18,6 +18,8 @@ export interface TestServerOptions {
   dataDir?: string;
   /** Further settings, as a user would write them. */
   settings?: Readonly<Record<string, string>>;
+  /** With TLS: the certificates that `client` trusts. */
+  caFile?: string;
   logLevel?: LogLevel;
   clock?: Clock;
   recheckEveryMs?: number;
@@ -57,7 +59,14 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
     ...(options.databaseUrl === undefined ? {} : { TENDON_DATABASE_URL: options.databaseUrl }),
     ...options.settings,
   });
-  const { databaseUrl: _url, dataDir: _dir, settings: _settings, logLevel = "error", ...rest } = options;
+  const {
+    databaseUrl: _url,
+    dataDir: _dir,
+    settings: _settings,
+    caFile: _caFile,
+    logLevel = "error",
+    ...rest
+  } = options;
   const server = new Server({ ...rest, config, log: createLogger("test", logLevel) });
   try {
     await server.start();
@@ -71,7 +80,7 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
   const adminKey = config.TENDON_ADMIN_KEY ?? (await readKey("admin").catch(() => ""));
   const connections = new Map<string, Connection>();
   const connect = (key: string) => {
-    const made = dial({ url, caFile: options.settings?.TENDON_TLS_CERT, token: () => key, proxy: {} });
+    const made = dial({ url, caFile: options.caFile, token: () => key, proxy: {} });
     connections.set(key, made);
     return made;
   };
