@@ -1,7 +1,8 @@
 /** The database's history, oldest first: one file per step, one line here. Steps are only ever added at the end. */
 import { spine } from "./0001-spine.ts";
+import { appendEvents } from "./0002-append-events.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
 
-export const migrations: readonly Migration[] = [spine];
+export const migrations: readonly Migration[] = [spine, appendEvents];

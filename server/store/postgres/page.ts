@@ -53,7 +53,7 @@ export async function listPage<Row, T>(
 /** As Postgres prints a timestamptz; with another text it would report a failure of ours. */
 const TIMESTAMP = /^\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d(:\d\d){0,2}$/;
 
-function checkCursor([at]: Cursor): void {
+export function checkCursor([at]: Cursor): void {
   if (TIMESTAMP.test(at)) return;
   throw new TendonError("INVALID_PAGE_TOKEN", "page_token: not a token of this list", {
     field: "page_token",

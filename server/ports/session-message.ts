@@ -1,0 +1,69 @@
+/** A session as the contract shows it. */
+import { create, fromJsonString, type MessageInitShape } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import {
+  BudgetSchema,
+  type Session,
+  SessionSchema,
+  SessionStatus,
+  StopReason,
+} from "../../proto/gen/tendon/v1/session_pb.js";
+import type { StatusName } from "../store/event-facts.ts";
+import type { SessionRecord } from "../store/sessions.ts";
+
+const STATUSES: Readonly<Record<StatusName, SessionStatus>> = {
+  idle: SessionStatus.IDLE,
+  running: SessionStatus.RUNNING,
+  rescheduling: SessionStatus.RESCHEDULING,
+  terminated: SessionStatus.TERMINATED,
+};
+
+/** A reason that this server does not know is shown as unspecified; the event has its name. */
+const STOP_REASONS: Readonly<Record<string, StopReason>> = {
+  end_turn: StopReason.END_TURN,
+  requires_action: StopReason.REQUIRES_ACTION,
+  retries_exhausted: StopReason.RETRIES_EXHAUSTED,
+  budget_reached: StopReason.BUDGET_REACHED,
+  refusal: StopReason.REFUSAL,
+  interrupted: StopReason.INTERRUPTED,
+};
+
+export function toSessionMessage(record: SessionRecord): Session {
+  const init: MessageInitShape<typeof SessionSchema> = {
+    id: record.sessionId,
+    workspaceId: record.workspaceId,
+    agent: fromJsonString(AgentSchema, record.agent, { ignoreUnknownFields: true }),
+    environmentId: record.environmentId,
+    slotEnvironmentIds: { ...record.slotEnvironmentIds },
+    title: record.title,
+    metadata: { ...record.metadata },
+    status: STATUSES[record.status],
+    stopReason: STOP_REASONS[record.stopReason] ?? StopReason.UNSPECIFIED,
+    head: BigInt(record.head),
+    vaultIds: [...record.vaultIds],
+    usage: {
+      inputTokens: BigInt(record.inputTokens),
+      outputTokens: BigInt(record.outputTokens),
+      cacheReadInputTokens: BigInt(record.cacheReadInputTokens),
+      cacheCreationInputTokens: BigInt(record.cacheCreationInputTokens),
+      modelRequests: BigInt(record.modelRequests),
+      activeMs: BigInt(record.activeMs),
+    },
+    createdAt: timestampFromDate(record.createdAt),
+    updatedAt: timestampFromDate(record.updatedAt),
+    forkedFromSessionId: record.forkedFromSessionId,
+    forkedFromPosition: BigInt(record.forkedFromPosition),
+  };
+  if (record.budget !== "{}") {
+    init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });
+  }
+  if (record.archivedAt) init.archivedAt = timestampFromDate(record.archivedAt);
+  return create(SessionSchema, init);
+}
+
+/** The status names that a list filters by; unspecified ones are skipped. */
+export function statusNames(statuses: readonly SessionStatus[]): StatusName[] {
+  const names = Object.entries(STATUSES) as [StatusName, SessionStatus][];
+  return names.filter(([, status]) => statuses.includes(status)).map(([name]) => name);
+}

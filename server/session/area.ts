@@ -1,0 +1,55 @@
+/** Puts the session area together. */
+import { notFound } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+import { bindService } from "../../kit/rpc/service.ts";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { Area } from "../ports/area.ts";
+import type { SessionDirectory } from "../ports/session-directory.ts";
+import type { SessionLog } from "../ports/session-log.ts";
+import { toSessionMessage } from "../ports/session-message.ts";
+import type { HintListener } from "../store/events.ts";
+import { Hub } from "./hub.ts";
+import { createSessionLog } from "./log.ts";
+import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
+
+export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub"> {
+  /** Without one, other replicas' appends are found by asking, within a second. */
+  readonly hints: HintListener | undefined;
+  readonly replicaId: string;
+  readonly log: Logger;
+}
+
+export interface SessionArea extends Area {
+  readonly sessionLog: SessionLog;
+  readonly sessionDirectory: SessionDirectory;
+}
+
+/** `dispatch` and `hands` are used only once calls come in, so they may be made after this. */
+export function createSessionArea(deps: SessionAreaDeps): SessionArea {
+  const { events, sessions } = deps;
+  const hub = new Hub(deps);
+  const handler = new SessionServiceHandler({ ...deps, hub });
+  return {
+    name: "session",
+    services: [bindService(SessionService, handler)],
+    parts: [hub, { name: "append queue", start: async () => {}, stop: () => events.close() }],
+    sessionLog: createSessionLog({ events, sessions, hub }),
+    sessionDirectory: {
+      async get(sessionId) {
+        const record = await sessions.find(sessionId);
+        if (!record) throw notFound("session", sessionId);
+        const { workspaceId, environmentId, slotEnvironmentIds } = record;
+        return {
+          sessionId,
+          workspaceId,
+          environmentId,
+          slotEnvironmentIds,
+          message: toSessionMessage(record),
+        };
+      },
+    },
+    async drain() {
+      hub.drain();
+    },
+  };
+}

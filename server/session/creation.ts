@@ -1,0 +1,118 @@
+/** What a new session is made of: the agent as it is now, and environments that may be used. */
+import { toJsonString } from "@bufbuild/protobuf";
+import { contentHash } from "../../kit/canonical-json.ts";
+import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import type { Environment } from "../../proto/gen/tendon/v1/environment_pb.js";
+import { type Budget, BudgetSchema } from "../../proto/gen/tendon/v1/session_pb.js";
+import {
+  type CreateSessionRequest,
+  CreateSessionRequestSchema,
+} from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { Principal } from "../ports/principal.ts";
+import type { AgentsStore } from "../store/agents.ts";
+import type { EnvironmentsStore } from "../store/environments.ts";
+import type { NewSession } from "../store/sessions.ts";
+import { checkEmit } from "./rules.ts";
+
+export interface CreationDeps {
+  readonly agents: Pick<AgentsStore, "find">;
+  readonly environments: Pick<EnvironmentsStore, "find" | "findDefault">;
+}
+
+/** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */
+export async function newSession(
+  deps: CreationDeps,
+  request: CreateSessionRequest,
+  principal: Principal,
+  workspaceId: string,
+): Promise<NewSession> {
+  checkTexts(request);
+  const { events } = checkEmit(principal, request.initialEvents, undefined, "initial_events");
+  const agent = await findAgent(deps, request, workspaceId);
+  const environmentId = await findEnvironment(deps, request.environmentId, workspaceId);
+  const slotEnvironmentIds: Record<string, string> = {};
+  for (const [slot, id] of Object.entries(request.slotEnvironmentIds)) {
+    if (slot.includes("__") || slot === "mcp") {
+      throw invalidField(`slot_environment_ids["${slot}"]`, 'a slot\'s name has no "__" and is not "mcp"');
+    }
+    slotEnvironmentIds[slot] = (await usable(deps, id, workspaceId)).id;
+  }
+  return {
+    sessionId: newId("session"),
+    workspaceId,
+    agentId: agent.id,
+    agentVersion: agent.version,
+    agent: toJsonString(AgentSchema, agent),
+    environmentId,
+    slotEnvironmentIds,
+    title: request.title,
+    metadata: { ...request.metadata },
+    vaultIds: request.vaultIds,
+    budget: budgetText(request.budget),
+    events,
+    request: { requestId: request.requestId, contentHash: hashOf(request) },
+  };
+}
+
+/** JSON text of a budget; `{}` for none. */
+export function budgetText(budget: Budget | undefined): string {
+  return budget ? toJsonString(BudgetSchema, budget) : "{}";
+}
+
+/** Postgres keeps no NUL in a text. */
+export function checkTexts(texts: {
+  requestId?: string;
+  title?: string | undefined;
+  vaultIds?: string[];
+}): void {
+  const check = (text: string | undefined, path: string) => {
+    if (text?.includes("\0")) throw invalidField(path, "must not hold a NUL character");
+  };
+  check(texts.requestId, "request_id");
+  check(texts.title, "title");
+  for (const [index, id] of (texts.vaultIds ?? []).entries()) check(id, `vault_ids[${index}]`);
+}
+
+function hashOf(request: CreateSessionRequest): Buffer {
+  return contentHash(CreateSessionRequestSchema, { ...request, requestId: "" });
+}
+
+async function findAgent(
+  deps: CreationDeps,
+  request: CreateSessionRequest,
+  workspaceId: string,
+): Promise<Agent> {
+  const { agentId, agentVersion } = request;
+  const agent = agentId.includes("\0") ? undefined : await deps.agents.find(agentId, agentVersion);
+  if (!agent || agent.workspaceId !== workspaceId) throw notFound("agent", agentId);
+  if (agent.archivedAt) {
+    throw new TendonError("AGENT_ARCHIVED", `the agent "${agentId}" is archived`, { agent_id: agentId });
+  }
+  return agent;
+}
+
+async function findEnvironment(deps: CreationDeps, id: string, workspaceId: string): Promise<string> {
+  if (id !== "") return (await usable(deps, id, workspaceId)).id;
+  const environment = await deps.environments.findDefault(workspaceId);
+  if (!environment) {
+    throw new TendonError(
+      "NOT_CONFIGURED",
+      "environment_id: the workspace has no default environment; name one, or make one the default",
+      { field: "environment_id" },
+    );
+  }
+  return environment.id;
+}
+
+async function usable(deps: CreationDeps, id: string, workspaceId: string): Promise<Environment> {
+  const environment = id.includes("\0") ? undefined : await deps.environments.find(id);
+  if (!environment || environment.workspaceId !== workspaceId) throw notFound("environment", id);
+  if (environment.archivedAt) {
+    throw new TendonError("ENVIRONMENT_ARCHIVED", `the environment "${id}" is archived`, {
+      environment_id: id,
+    });
+  }
+  return environment;
+}

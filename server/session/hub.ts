@@ -1,0 +1,175 @@
+/**
+ * Who is told what, on this replica. Keeps no truth: everything it says can be read from the database, and is found there
+ * within a second when a hint was lost.
+ *
+ * H1 Nothing is told before it is committed and readable.
+ * H2 An append of this replica is told here at once, in memory, and to other replicas by a hint (hint-sender.ts).
+ * H3 Once a second one query asks for all sessions with watchers here, leases served here, and work that waits; also
+ *    whenever the listening connection stands again.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { messageOf } from "../../kit/errors.ts";
+import type { Service } from "../../kit/lifecycle.ts";
+import type { Logger } from "../../kit/log.ts";
+import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
+import type { Advance } from "../ports/session-log.ts";
+import type { EventRecord, EventStore, HeadHint, HintListener } from "../store/events.ts";
+import { HintSender } from "./hint-sender.ts";
+import { Tail } from "./tail.ts";
+import { Watcher } from "./watcher.ts";
+
+export interface HubDeps {
+  readonly events: Pick<EventStore, "heads" | "hint">;
+  /** Without one, other replicas' appends are found by asking. */
+  readonly hints: HintListener | undefined;
+  readonly replicaId: string;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+const ASK_EVERY_MS = 1_000;
+
+/** Newest positions that were told, so that a hint of one's own append is not told twice. */
+const MAX_TOLD = 20_000;
+
+interface Watched {
+  readonly watchers: Set<Watcher>;
+  readonly tail: Tail;
+}
+
+export class Hub implements Service {
+  readonly name = "session hub";
+  private readonly deps: HubDeps;
+  private readonly sender: HintSender;
+  private readonly watched = new Map<string, Watched>();
+  private readonly listeners = new Set<(advance: Advance) => void>();
+  private readonly told = new Map<string, bigint>();
+  private draining = false;
+  private stopAsking = () => {};
+  private asking: Promise<void> | undefined;
+
+  constructor(deps: HubDeps) {
+    this.deps = deps;
+    this.sender = new HintSender(deps);
+  }
+
+  async start(): Promise<void> {
+    this.stopAsking = this.deps.clock.every(ASK_EVERY_MS, () => this.ask());
+    await this.deps.hints?.start({
+      onHints: (hints) => this.heard(hints),
+      onConnected: () => this.ask(),
+    });
+  }
+
+  async stop(): Promise<void> {
+    this.drain();
+    this.stopAsking();
+    await this.deps.hints?.stop();
+    await this.asking;
+    await this.sender.stop();
+  }
+
+  /** Watchers' streams end with DRAINING; new ones are told so at once. */
+  drain(): void {
+    this.draining = true;
+    for (const { watchers } of this.watched.values()) for (const watcher of watchers) watcher.drain();
+  }
+
+  watch(sessionId: string, previews: boolean): Watcher {
+    const watcher = new Watcher(sessionId, previews);
+    if (this.draining) watcher.drain();
+    const watched = this.watched.get(sessionId) ?? { watchers: new Set(), tail: new Tail() };
+    watched.watchers.add(watcher);
+    this.watched.set(sessionId, watched);
+    return watcher;
+  }
+
+  unwatch(watcher: Watcher): void {
+    const watched = this.watched.get(watcher.sessionId);
+    watched?.watchers.delete(watcher);
+    if (watched?.watchers.size === 0) this.watched.delete(watcher.sessionId);
+  }
+
+  /** The events after a position, when all of them are in memory. */
+  tailAfter(sessionId: string, position: number): EventRecord[] | undefined {
+    return this.watched.get(sessionId)?.tail.after(position);
+  }
+
+  onAdvance(listener: (advance: Advance) => void): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** This replica has committed events; `added` are the events when they are at hand. */
+  announce(advance: Advance, added: readonly EventRecord[] = []): void {
+    this.watched.get(advance.sessionId)?.tail.add(added);
+    this.sender.push(advance);
+    this.tell(advance);
+  }
+
+  /** This replica has archived or deleted the session. */
+  ended(sessionId: string, how: "archived" | "deleted"): void {
+    if (how === "deleted") {
+      this.told.delete(sessionId);
+      this.sender.push({ sessionId, head: undefined, hasWork: false });
+    }
+    this.endWatchers(sessionId, how);
+  }
+
+  publishPreviews(sessionId: string, previews: readonly Preview[]): void {
+    for (const watcher of this.watched.get(sessionId)?.watchers ?? []) watcher.offer(previews);
+  }
+
+  private tell(advance: Advance): void {
+    const told = this.told.get(advance.sessionId) ?? -1n;
+    this.told.delete(advance.sessionId);
+    this.told.set(advance.sessionId, advance.head > told ? advance.head : told);
+    if (this.told.size > MAX_TOLD) this.told.delete(this.told.keys().next().value!);
+    for (const watcher of this.watched.get(advance.sessionId)?.watchers ?? []) {
+      watcher.advance(Number(advance.head));
+    }
+    for (const listener of this.listeners) {
+      try {
+        listener(advance);
+      } catch (error) {
+        this.deps.log.error({ err: error }, `a listener of the log failed: ${messageOf(error)}`);
+      }
+    }
+  }
+
+  private heard(hints: readonly HeadHint[]): void {
+    for (const { sessionId, head, hasWork } of hints) {
+      if (head === undefined) this.endWatchers(sessionId, "deleted");
+      else if (head > (this.told.get(sessionId) ?? -1n)) this.tell({ sessionId, head, hasWork });
+    }
+  }
+
+  private endWatchers(sessionId: string, how: "archived" | "deleted"): void {
+    for (const watcher of this.watched.get(sessionId)?.watchers ?? []) watcher.end(how);
+  }
+
+  private ask(): void {
+    if (this.asking || (this.watched.size === 0 && this.listeners.size === 0)) return;
+    this.asking = this.askOnce()
+      .catch((error) =>
+        this.deps.log.warn({ error: messageOf(error) }, "could not ask where the sessions stand"),
+      )
+      .finally(() => {
+        this.asking = undefined;
+      });
+  }
+
+  private async askOnce(): Promise<void> {
+    const sessionIds = [...this.watched.keys()];
+    const heads = await this.deps.events.heads({ sessionIds, replicaId: this.deps.replicaId });
+    const missing = new Set(sessionIds);
+    for (const { sessionId, head, hasWork, archived, waiting } of heads) {
+      missing.delete(sessionId);
+      const told = this.told.get(sessionId);
+      // What waits is told again and again: whoever could not take it then may be able to now.
+      if (waiting || told === undefined || head > told) this.tell({ sessionId, head, hasWork });
+      if (archived) this.endWatchers(sessionId, "archived");
+    }
+    for (const sessionId of missing) this.endWatchers(sessionId, "deleted");
+  }
+}

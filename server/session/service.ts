@@ -1,0 +1,252 @@
+/** SessionService: parse → decide → store → answer. */
+import { timestampDate } from "@bufbuild/protobuf/wkt";
+import type { Clock } from "../../kit/clock.ts";
+import { notFound, TendonError } from "../../kit/errors.ts";
+import { isId } from "../../kit/ids.ts";
+import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import type {
+  ArchiveSessionRequest,
+  CreateSessionRequest,
+  DeleteSessionRequest,
+  EmitEventsRequest,
+  ForkSessionRequest,
+  GetEventsRequest,
+  GetSessionRequest,
+  ListSessionsRequest,
+  ReadPayloadRequest,
+  SessionService,
+  UpdateSessionRequest,
+  WakeSessionRequest,
+  WatchEventsRequest,
+} from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { EventOrder, EventText } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { HandControl } from "../ports/hand-control.ts";
+import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
+import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import type { EventStore } from "../store/events.ts";
+import type { Cursor } from "../store/page.ts";
+import { sessionArchived } from "../store/refusals.ts";
+import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
+import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
+import { toEventMessage } from "./event-message.ts";
+import type { Hub } from "./hub.ts";
+import { announceAppended, headOf } from "./log.ts";
+import { Places } from "./places.ts";
+import { toReceipt } from "./receipt.ts";
+import { checkEmit, checkMaySee, checkReadsInternal } from "./rules.ts";
+import { startOf, watchLog } from "./watch.ts";
+
+export interface SessionServiceDeps extends CreationDeps {
+  readonly events: EventStore;
+  readonly sessions: SessionStore;
+  readonly hub: Hub;
+  readonly dispatch: HarnessDispatch;
+  readonly hands: Pick<HandControl, "releaseSession">;
+  readonly defaultWorkspaceId: string;
+  readonly clock: Clock;
+}
+
+const DEFAULT_PAGE = 20;
+const DEFAULT_EVENTS = 100;
+const MAX_INLINE_BYTES = 1024 * 1024;
+const MAX_SLICE_BYTES = 2 * 1024 * 1024;
+const CHUNK_BYTES = 1024 * 1024;
+
+export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
+  private readonly deps: SessionServiceDeps;
+  private readonly places: Places;
+
+  constructor(deps: SessionServiceDeps) {
+    this.deps = deps;
+    this.places = new Places(deps.sessions);
+  }
+
+  async createSession(request: CreateSessionRequest, context: RpcContext) {
+    const principal = principalOf(context);
+    const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
+    const wanted = await newSession(this.deps, request, principal, workspaceId);
+    return this.changed(await this.deps.sessions.create(wanted));
+  }
+
+  async getSession({ sessionId }: GetSessionRequest, context: RpcContext) {
+    return { session: toSessionMessage(await this.find(sessionId, context)) };
+  }
+
+  async listSessions(request: ListSessionsRequest, context: RpcContext) {
+    const workspaceId = scopeOf(principalOf(context));
+    const { agentId, includeArchived, ascending, createdAtOrAfter, createdBefore } = request;
+    const statuses = statusNames(request.statuses).sort();
+    const after = createdAtOrAfter && timestampDate(createdAtOrAfter);
+    const before = createdBefore && timestampDate(createdBefore);
+    const filters = [agentId, includeArchived, ascending, after?.toISOString(), before?.toISOString()];
+    const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
+    const cursor = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+    if (agentId.includes("\0")) return { sessions: [], nextPageToken: "" };
+    const { items, next } = await this.deps.sessions.list({
+      workspaceId,
+      statuses,
+      agentId,
+      includeArchived,
+      ascending,
+      createdAtOrAfter: after,
+      createdBefore: before,
+      size: request.pageSize || DEFAULT_PAGE,
+      after: cursor,
+    });
+    return { sessions: items.map(toSessionMessage), nextPageToken: encodePageToken(query, next) };
+  }
+
+  async updateSession(request: UpdateSessionRequest, context: RpcContext) {
+    const { sessionId, title, metadata, budget } = request;
+    await this.checkPlace(sessionId, context);
+    checkTexts({ title });
+    const change = { sessionId, title, metadata, budget: budget && budgetText(budget) };
+    return this.changed(await this.deps.sessions.update(change));
+  }
+
+  async archiveSession({ sessionId, interrupt }: ArchiveSessionRequest, context: RpcContext) {
+    await this.checkPlace(sessionId, context);
+    return this.archive(sessionId, interrupt, "the session was archived before the call ended");
+  }
+
+  async deleteSession({ sessionId, interrupt }: DeleteSessionRequest, context: RpcContext) {
+    await this.checkPlace(sessionId, context);
+    // Archived first: nobody writes any more, lease and hands are given up while the session still has a name.
+    await this.archive(sessionId, interrupt, "the session was deleted before the call ended");
+    const deleted = await this.deps.sessions.delete(sessionId);
+    this.places.forget(sessionId);
+    this.deps.hub.ended(sessionId, "deleted");
+    if (!deleted) throw notFound("session", sessionId);
+    return {};
+  }
+
+  async emitEvents(request: EmitEventsRequest, context: RpcContext) {
+    const { sessionId, expectedPosition, lease } = request;
+    await this.checkPlace(sessionId, context);
+    const { authority, events } = checkEmit(principalOf(context), request.events, lease);
+    const appended = await this.deps.events.append({
+      sessionId,
+      events,
+      authority,
+      expectedPosition,
+      lease: lease && { leaseId: lease.leaseId, epoch: lease.epoch },
+    });
+    announceAppended(this.deps.hub, sessionId, appended, lease?.leaseId);
+    return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
+  }
+
+  async getEvents(request: GetEventsRequest, context: RpcContext) {
+    const { sessionId, afterPosition, beforePosition, lease } = request;
+    const standing = await this.standing(sessionId, context);
+    if (lease) checkReadsInternal(principalOf(context), lease, standing);
+    const after = startOf(sessionId, afterPosition, standing.head);
+    const slice = await this.deps.events.read({
+      sessionId,
+      afterPosition: after,
+      beforePosition: beforePosition === 0n ? undefined : Number(beforePosition),
+      descending: request.order === EventOrder.DESCENDING,
+      types: request.types.filter((type) => !type.includes("\0")),
+      limit: request.limit || DEFAULT_EVENTS,
+      maxBytes: request.maxBytes || MAX_SLICE_BYTES,
+      inlineLimitBytes: request.inlineLimitBytes || MAX_INLINE_BYTES,
+      withInternal: lease !== undefined,
+    });
+    return {
+      events: slice.events.map((event) => toEventMessage(event, lease !== undefined)),
+      head: headOf(standing.head, slice.events),
+      hasMore: slice.hasMore,
+    };
+  }
+
+  async *watchEvents(request: WatchEventsRequest, context: RpcContext) {
+    const { sessionId, afterPosition, types } = request;
+    const { hub } = this.deps;
+    await this.checkPlace(sessionId, context);
+    const watcher = hub.watch(sessionId, request.previews);
+    try {
+      const standing = await this.deps.sessions.standing(sessionId);
+      const start = startOf(sessionId, afterPosition, standing?.head);
+      watcher.advance(standing!.head);
+      if (standing!.archived) watcher.end("archived");
+      const inlineLimitBytes = request.inlineLimitBytes || MAX_INLINE_BYTES;
+      const { signal } = context;
+      yield* watchLog(this.deps, { watcher, afterPosition: start, types, inlineLimitBytes, signal });
+    } finally {
+      hub.unwatch(watcher);
+    }
+  }
+
+  async wakeSession({ sessionId }: WakeSessionRequest, context: RpcContext) {
+    const standing = await this.standing(sessionId, context);
+    if (standing.archived) throw sessionArchived(sessionId);
+    return this.deps.dispatch.wake(sessionId);
+  }
+
+  async forkSession({ sessionId }: ForkSessionRequest, context: RpcContext): Promise<never> {
+    await this.checkPlace(sessionId, context);
+    throw new TendonError("NOT_IMPLEMENTED", "sessions cannot be forked yet");
+  }
+
+  async *readPayload(request: ReadPayloadRequest, context: RpcContext) {
+    const { sessionId, eventId, lease, offsetBytes } = request;
+    const standing = await this.standing(sessionId, context);
+    const text = request.text === EventText.INTERNAL ? "internal" : "payload";
+    if (text === "internal") {
+      if (!lease)
+        throw new TendonError("LEASE_FENCED", "lease: needed to read what only brains see", {
+          field: "lease",
+        });
+      checkReadsInternal(principalOf(context), lease, standing);
+    }
+    if (!isId("event", eventId)) throw notFound("event", eventId);
+    let offset = offsetBytes;
+    for (;;) {
+      const query = { sessionId, eventId, text, offsetBytes: Number(offset), maxBytes: CHUNK_BYTES } as const;
+      const part = await this.deps.events.readText(query);
+      if (!part) throw notFound(text === "payload" ? "event" : "event with an internal text", eventId);
+      if (offset > BigInt(part.sizeBytes)) {
+        const problem = `offset_bytes: ${offset} is behind the end, the text has ${part.sizeBytes} bytes`;
+        throw new TendonError("RESYNC", problem, { field: "offset_bytes", size: String(part.sizeBytes) });
+      }
+      if (part.chunk.length > 0) yield { chunk: part.chunk };
+      offset += BigInt(part.chunk.length);
+      if (offset >= BigInt(part.sizeBytes)) return;
+    }
+  }
+
+  /** Also completes what an earlier attempt had left: withdrawing and releasing twice does nothing. */
+  private async archive(sessionId: string, interrupt: boolean, openCallText: string) {
+    const change = await this.deps.sessions.archive({ sessionId, interrupt, openCallText });
+    const answer = this.changed(change);
+    this.deps.hub.ended(sessionId, "archived");
+    await this.deps.dispatch.withdraw(sessionId, "the session was archived");
+    await this.deps.hands.releaseSession(sessionId);
+    return answer;
+  }
+
+  private changed({ session, appended }: ChangedSession) {
+    if (appended) announceAppended(this.deps.hub, session.sessionId, appended);
+    return { session: toSessionMessage(session) };
+  }
+
+  private async checkPlace(sessionId: string, context: RpcContext): Promise<void> {
+    checkMaySee(principalOf(context), sessionId, await this.places.get(sessionId));
+  }
+
+  private async standing(sessionId: string, context: RpcContext): Promise<SessionStanding> {
+    const standing = isId("session", sessionId) ? await this.deps.sessions.standing(sessionId) : undefined;
+    if (!standing) throw notFound("session", sessionId);
+    checkMaySee(principalOf(context), sessionId, standing);
+    return standing;
+  }
+
+  private async find(sessionId: string, context: RpcContext): Promise<SessionRecord> {
+    const record = isId("session", sessionId) ? await this.deps.sessions.find(sessionId) : undefined;
+    if (!record) throw notFound("session", sessionId);
+    checkMaySee(principalOf(context), sessionId, record);
+    return record;
+  }
+}

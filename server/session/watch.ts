@@ -1,0 +1,116 @@
+/**
+ * What one caller of WatchEvents is told (L4): history, then what comes, every position once and in order.
+ *
+ * The cursor alone says what was delivered. The hub only says that there is more; events come from the hub's memory when
+ * it has all of them, else from the database, a page at a time. So a slow reader costs one page, whatever it misses.
+ */
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Clock } from "../../kit/clock.ts";
+import { notFound, TendonError } from "../../kit/errors.ts";
+import type { WatchEventsResponseSchema } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { EventRecord, EventStore } from "../store/events.ts";
+import type { SessionStore } from "../store/sessions.ts";
+import { toEventMessage } from "./event-message.ts";
+import type { Hub } from "./hub.ts";
+import type { Watcher } from "./watcher.ts";
+
+export const PROGRESS_EVERY_MS = 10_000;
+
+const PAGE_EVENTS = 256;
+const PAGE_BYTES = 1024 * 1024;
+
+export interface WatchDeps {
+  readonly events: Pick<EventStore, "read">;
+  readonly sessions: Pick<SessionStore, "standing">;
+  readonly hub: Hub;
+  readonly clock: Clock;
+}
+
+export interface WatchRequest {
+  /** Watches the session already: nothing is missed between looking at the session and this. */
+  readonly watcher: Watcher;
+  readonly afterPosition: number;
+  readonly types: readonly string[];
+  readonly inlineLimitBytes: number;
+  readonly signal: AbortSignal;
+}
+
+type Told = MessageInitShape<typeof WatchEventsResponseSchema>;
+
+export async function* watchLog(deps: WatchDeps, request: WatchRequest): AsyncGenerator<Told> {
+  const { clock } = deps;
+  const { watcher, signal } = request;
+  let cursor = request.afterPosition;
+  let saidAtMs: number | undefined;
+  while (!signal.aborted) {
+    if (watcher.draining)
+      throw new TendonError("DRAINING", "the server stops; watch again from the last position");
+    for (const preview of watcher.takePreviews()) yield { kind: { case: "preview", value: preview } };
+    if (watcher.ended === "deleted") return;
+    if (watcher.head > cursor) {
+      const page = await nextPage(deps, request, cursor);
+      for (const event of page.events) {
+        yield { kind: { case: "event", value: toEventMessage(event, false) } };
+      }
+      cursor = page.cursor;
+      continue;
+    }
+    if (watcher.ended === "archived") {
+      const standing = await deps.sessions.standing(watcher.sessionId);
+      if (standing === undefined) return;
+      watcher.advance(standing.head);
+      if (watcher.head > cursor) continue;
+    }
+    const sinceMs = saidAtMs === undefined ? PROGRESS_EVERY_MS : clock.monotonicMs() - saidAtMs;
+    if (sinceMs >= PROGRESS_EVERY_MS || watcher.ended) {
+      yield { kind: { case: "progress", value: { position: BigInt(cursor) } } };
+      saidAtMs = clock.monotonicMs();
+    }
+    if (watcher.ended) return;
+    await watcher.wait(clock, PROGRESS_EVERY_MS - (clock.monotonicMs() - saidAtMs!), signal);
+  }
+}
+
+/** The next events after the cursor, and where the cursor is once they are delivered. */
+async function nextPage(
+  { events, hub }: WatchDeps,
+  { watcher, types, inlineLimitBytes }: WatchRequest,
+  cursor: number,
+): Promise<{ events: EventRecord[]; cursor: number }> {
+  const inMemory = hub.tailAfter(watcher.sessionId, cursor);
+  if (inMemory?.length && inMemory.every((event) => sizeOf(event) <= inlineLimitBytes)) {
+    const wanted = inMemory.filter(({ type }) => types.length === 0 || types.includes(type));
+    return { events: wanted, cursor: inMemory.at(-1)!.position };
+  }
+  // Everything up to here is committed, so a page that is not cut short has all of it (L1).
+  const target = watcher.head;
+  const slice = await events.read({
+    sessionId: watcher.sessionId,
+    afterPosition: cursor,
+    types,
+    limit: PAGE_EVENTS,
+    maxBytes: PAGE_BYTES,
+    inlineLimitBytes,
+    withInternal: false,
+  });
+  const last = slice.events.at(-1)?.position ?? cursor;
+  return { events: slice.events, cursor: slice.hasMore ? last : Math.max(target, last) };
+}
+
+function sizeOf(event: EventRecord): number {
+  return Buffer.byteLength(event.payload ?? "");
+}
+
+/** Where a watch begins. Throws NOT_FOUND, RESYNC for a position that the log has not reached. */
+export function startOf(sessionId: string, afterPosition: bigint, head: number | undefined): number {
+  if (head === undefined) throw notFound("session", sessionId);
+  if (afterPosition === -1n) return head;
+  if (afterPosition > BigInt(head)) {
+    throw new TendonError(
+      "RESYNC",
+      `after_position: ${afterPosition} is behind the newest event, which has position ${head}; read the session again`,
+      { field: "after_position", head: String(head) },
+    );
+  }
+  return Number(afterPosition);
+}

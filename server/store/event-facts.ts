@@ -1,0 +1,123 @@
+/** What the log's own columns and its session's row take from an event (pure). Everything else in a payload is the writers' business. */
+
+export interface EventFacts {
+  /** Event id of the tool use that this event answers; at most one event answers it (X3). */
+  answers: string | undefined;
+  /** Event id of the tool use that this event speaks of. */
+  call: string | undefined;
+  /** Whether it asks for a brain. */
+  isWork: boolean;
+  fold: EventFold | undefined;
+  /** Ids of the inputs that it says were taken in (L6). */
+  consumed: readonly string[];
+}
+
+export type EventFold =
+  | { readonly kind: "status"; readonly status: StatusName; readonly stopReason: string }
+  | {
+      readonly kind: "usage";
+      /** Input, output, read from and written to a cache. */
+      readonly tokens: readonly [number, number, number, number];
+    };
+
+export type StatusName = "idle" | "running" | "rescheduling" | "terminated";
+
+const STATUSES: Readonly<Record<string, StatusName>> = {
+  "session.status_running": "running",
+  "session.status_idle": "idle",
+  "session.status_rescheduled": "rescheduling",
+  "session.status_terminated": "terminated",
+};
+
+/** Where a result's payload names its call. */
+export const ANSWER_FIELDS: Readonly<Record<string, string>> = {
+  "agent.tool_result": "tool_use_id",
+  "user.tool_result": "tool_use_id",
+  "user.custom_tool_result": "custom_tool_use_id",
+  "agent.mcp_tool_result": "mcp_tool_use_id",
+};
+
+const CLIENT_WORK = new Set([
+  "user.message",
+  "user.interrupt",
+  "user.tool_confirmation",
+  "user.custom_tool_result",
+  "user.tool_result",
+  "user.define_outcome",
+]);
+
+/** Work only when the server appends it: a brain knows what it wrote itself. */
+const SERVER_WORK = new Set(["agent.tool_result", "agent.mcp_tool_result"]);
+
+const NOTHING: EventFacts = {
+  answers: undefined,
+  call: undefined,
+  isWork: false,
+  fold: undefined,
+  consumed: [],
+};
+const WORK: EventFacts = { ...NOTHING, isWork: true };
+
+/** `payload` is JSON text of an object. Fields of another type than expected count as absent. */
+export function factsOf(
+  event: { readonly type: string; readonly payload: string },
+  byServer: boolean,
+): EventFacts {
+  const { type } = event;
+  const isWork = CLIENT_WORK.has(type) || (byServer && SERVER_WORK.has(type));
+  const answerField = ANSWER_FIELDS[type];
+  if (answerField !== undefined) {
+    const answers = textOf(objectOf(event.payload)[answerField]);
+    return { ...NOTHING, answers, call: answers, isWork };
+  }
+  if (type === "user.tool_confirmation") {
+    return { ...WORK, call: textOf(objectOf(event.payload).tool_use_id) };
+  }
+  const status = STATUSES[type];
+  if (status !== undefined) {
+    const reason = status === "idle" ? record(objectOf(event.payload).stop_reason).type : "";
+    return { ...NOTHING, fold: { kind: "status", status, stopReason: textOf(reason) ?? "" } };
+  }
+  if (type === "span.model_request_end") return { ...NOTHING, fold: usageOf(event.payload) };
+  if (type === "brain.inputs_consumed") {
+    const ids = objectOf(event.payload).event_ids;
+    const consumed = Array.isArray(ids) ? ids.filter((id): id is string => textOf(id) !== undefined) : [];
+    return { ...NOTHING, consumed };
+  }
+  return isWork ? WORK : NOTHING;
+}
+
+function usageOf(payload: string): EventFold {
+  const usage = record(objectOf(payload).model_usage);
+  return {
+    kind: "usage",
+    tokens: [
+      countOf(usage.input_tokens),
+      countOf(usage.output_tokens),
+      countOf(usage.cache_read_input_tokens),
+      countOf(usage.cache_creation_input_tokens),
+    ],
+  };
+}
+
+function objectOf(payload: string): Record<string, unknown> {
+  return record(JSON.parse(payload));
+}
+
+function record(value: unknown): Record<string, unknown> {
+  return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+}
+
+/** Postgres keeps no NUL in a text; an id never has one. */
+function textOf(value: unknown): string | undefined {
+  return typeof value === "string" && value !== "" && value.length <= 200 && !value.includes("\0")
+    ? value
+    : undefined;
+}
+
+/** A sum of these stays exact; what no model reports is not counted. */
+const MAX_COUNT = 1e12;
+
+function countOf(value: unknown): number {
+  return typeof value === "number" && Number.isInteger(value) && value >= 0 && value <= MAX_COUNT ? value : 0;
+}

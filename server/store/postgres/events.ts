@@ -1,0 +1,154 @@
+import type {
+  EventRecord,
+  EventSlice,
+  EventStore,
+  HeadHint,
+  OmittedRecord,
+  ReadRequest,
+  SessionHead,
+} from "../events.ts";
+import { AppendQueue, type AppendQueueOptions } from "./append-queue.ts";
+import { encodeHints, HINT_CHANNEL } from "./head-hints.ts";
+import type { Pool } from "./pool.ts";
+
+/** Sessions that wait for a brain, in one answer of `heads`; the others are found in the next. */
+const MAX_WAITING_HEADS = 500;
+
+export function createEventStore(pool: Pool, options: AppendQueueOptions = {}): EventStore {
+  const queue = new AppendQueue(pool, options);
+  return {
+    append: (request) => queue.append(request),
+    read: (request) => read(pool, request),
+    async readText({ sessionId, eventId, text, offsetBytes, maxBytes }) {
+      // A text is cut in bytes, which may be inside a character.
+      const { rows } = await pool.query<{ chunk: Buffer | null; size: number | null }>(
+        `select substring(convert_to(${text}, 'UTF8') from $3::integer + 1 for $4::integer) as chunk, octet_length(${text}) as size
+           from events where session_id = $1 and event_id = $2`,
+        [sessionId, eventId, offsetBytes, maxBytes],
+      );
+      const row = rows[0];
+      return row?.chunk && row.size !== null ? { chunk: row.chunk, sizeBytes: row.size } : undefined;
+    },
+    heads: (request) => heads(pool, request),
+    async hint(hints: readonly HeadHint[]) {
+      await pool.query("select pg_notify($1, payload) from unnest($2::text[]) as payload", [
+        HINT_CHANNEL,
+        encodeHints(hints),
+      ]);
+    },
+    close: () => queue.close(),
+  };
+}
+
+interface EventRow {
+  position: number;
+  event_id: string;
+  type: string;
+  thread_id: string;
+  created_at: Date;
+  payload: string | null;
+  payload_size: number;
+  payload_sha256: string | null;
+  internal: string | null;
+  internal_size: number | null;
+  internal_sha256: string | null;
+  processed_at: Date | null;
+  found: number;
+}
+
+async function read(pool: Pool, request: ReadRequest): Promise<EventSlice> {
+  const { rows } = await pool.query<EventRow>(readStatement(request), [
+    request.sessionId,
+    request.afterPosition,
+    request.beforePosition ?? null,
+    request.types?.length ? request.types : null,
+    request.limit + 1,
+    request.inlineLimitBytes,
+    request.maxBytes,
+  ]);
+  // One more than asked for is read, to know whether there is one.
+  const events = rows.slice(0, request.limit).map((row) => toRecord(row));
+  return { events, hasMore: (rows[0]?.found ?? 0) > events.length };
+}
+
+/**
+ * Walks the primary key (or the index by type) from the cursor. Sizes come from the rows' heads; a text is fetched only
+ * for events that the limits let through.
+ */
+function readStatement({ descending, types, withInternal, beforePosition }: ReadRequest): string {
+  const order = descending ? "desc" : "asc";
+  const inline = (column: string) => `case when ${column}_size <= $6 then ${column} end as ${column},
+      case when ${column}_size > $6 then encode(sha256(convert_to(${column}, 'UTF8')), 'hex') end as ${column}_sha256`;
+  return `
+    select position, event_id, type, thread_id, created_at, found, payload_size, ${inline("payload")},
+      internal_size, ${inline("internal")},
+      (select m.created_at from consumed_inputs c join events m on m.session_id = c.session_id and m.position = c.position
+         where c.session_id = $1 and c.event_id = sized.event_id) as processed_at
+    from (
+      select *, count(*) over () as found,
+          sum(case when payload_size <= $6 then payload_size else 0 end
+            + case when internal_size <= $6 then internal_size else 0 end)
+            over (order by position ${order}) as bytes,
+          row_number() over (order by position ${order}) as place
+        from (
+          select position, event_id, type, thread_id, created_at, payload, octet_length(payload) as payload_size,
+              ${withInternal ? "internal, octet_length(internal)" : "null::text as internal, null::integer"} as internal_size
+            from events
+            where session_id = $1 and position > $2 ${beforePosition === undefined ? "and $3::bigint is null" : "and position < $3::bigint"}
+              ${types?.length ? "and type = any($4::text[])" : "and $4::text[] is null"}
+            order by position ${order} limit $5
+        ) slice
+    ) sized
+    where place = 1 or bytes <= $7
+    order by position ${order}`;
+}
+
+function toRecord(row: EventRow): EventRecord {
+  return {
+    id: row.event_id,
+    position: row.position,
+    type: row.type,
+    threadId: row.thread_id,
+    createdAt: row.created_at,
+    payload: row.payload ?? undefined,
+    payloadOmitted: omitted(row.payload_size, row.payload_sha256),
+    internal: row.internal ?? undefined,
+    internalOmitted: omitted(row.internal_size, row.internal_sha256),
+    processedAt: row.processed_at ?? undefined,
+  };
+}
+
+function omitted(sizeBytes: number | null, sha256: string | null): OmittedRecord | undefined {
+  return sha256 === null || sizeBytes === null ? undefined : { sizeBytes, sha256 };
+}
+
+async function heads(
+  pool: Pool,
+  request: { sessionIds: readonly string[]; replicaId: string },
+): Promise<SessionHead[]> {
+  const columns = `session_id, head, work_position > rested_position as has_work, archived_at is not null as archived,
+    work_position > rested_position and archived_at is null and lease_id is null
+      and (not_before is null or not_before <= clock_timestamp()) as waiting`;
+  const { rows } = await pool.query<{
+    session_id: string;
+    head: number;
+    has_work: boolean;
+    archived: boolean;
+    waiting: boolean;
+  }>(
+    `select ${columns} from sessions where session_id = any($1)
+     union select ${columns} from sessions where lease_id is not null and lease_replica_id = $2
+     union (select ${columns} from sessions
+       where work_position > rested_position and archived_at is null and lease_id is null
+         and (not_before is null or not_before <= clock_timestamp())
+       order by work_since limit ${MAX_WAITING_HEADS})`,
+    [request.sessionIds, request.replicaId],
+  );
+  return rows.map((row) => ({
+    sessionId: row.session_id,
+    head: BigInt(row.head),
+    hasWork: row.has_work,
+    archived: row.archived,
+    waiting: row.waiting,
+  }));
+}

@@ -1,0 +1,304 @@
+import { invalidField, notFound, TendonError } from "../../../kit/errors.ts";
+import { newId } from "../../../kit/ids.ts";
+import type { StatusName } from "../event-facts.ts";
+import type { Appended, NewEvent } from "../events.ts";
+import { CALL_TYPES, endedCall, type OpenCall } from "../open-calls.ts";
+import type { Page } from "../page.ts";
+import { sessionArchived } from "../refusals.ts";
+import type { NewSession, SessionList, SessionRecord, SessionStore } from "../sessions.ts";
+import { appendWithin } from "./append-within.ts";
+import { checkCursor } from "./page.ts";
+import type { Pool, Queryable } from "./pool.ts";
+import { claimRequestId } from "./request-ids.ts";
+import { inTransaction, type Transaction } from "./transaction.ts";
+
+const MAX_METADATA_PAIRS = 16;
+
+export function createSessionStore(pool: Pool): SessionStore {
+  return {
+    create: (session) => inTransaction(pool, (transaction) => create(transaction, session)),
+    find: (sessionId) => find(pool, sessionId),
+    standing: (sessionId) => standing(pool, sessionId),
+    list: (query) => list(pool, query),
+    update: (change) => inTransaction(pool, (transaction) => update(transaction, change)),
+    archive: (request) => inTransaction(pool, (transaction) => archive(transaction, request)),
+    delete: (sessionId) =>
+      inTransaction(pool, async (transaction) => {
+        // The row first: nobody can append any more. Events hang on it by their id alone.
+        const { rowCount } = await transaction.query(
+          "delete from sessions where session_id = $1 and archived_at is not null",
+          [sessionId],
+        );
+        if (rowCount === 0) return false;
+        await transaction.query("delete from events where session_id = $1", [sessionId]);
+        return true;
+      }),
+  };
+}
+
+interface SessionRow {
+  session_id: string;
+  workspace_id: string;
+  agent: string;
+  environment_id: string;
+  slot_environment_ids: string;
+  title: string;
+  metadata: string;
+  vault_ids: string[];
+  budget: string;
+  forked_from_session_id: string;
+  forked_from_position: number;
+  created_at: Date;
+  updated_at: Date;
+  archived_at: Date | null;
+  head: number;
+  status: StatusName;
+  stop_reason: string;
+  active_ms: number;
+  input_tokens: number;
+  output_tokens: number;
+  cache_read_input_tokens: number;
+  cache_creation_input_tokens: number;
+  model_requests: number;
+}
+
+const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
+  forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
+  active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
+  input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests`;
+
+function toRecord(row: SessionRow): SessionRecord {
+  return {
+    sessionId: row.session_id,
+    workspaceId: row.workspace_id,
+    agent: row.agent,
+    environmentId: row.environment_id,
+    slotEnvironmentIds: JSON.parse(row.slot_environment_ids),
+    title: row.title,
+    metadata: JSON.parse(row.metadata),
+    vaultIds: row.vault_ids,
+    budget: row.budget,
+    forkedFromSessionId: row.forked_from_session_id,
+    forkedFromPosition: row.forked_from_position,
+    createdAt: row.created_at,
+    updatedAt: row.updated_at,
+    archivedAt: row.archived_at ?? undefined,
+    head: row.head,
+    status: row.status,
+    stopReason: row.stop_reason,
+    activeMs: row.active_ms,
+    inputTokens: row.input_tokens,
+    outputTokens: row.output_tokens,
+    cacheReadInputTokens: row.cache_read_input_tokens,
+    cacheCreationInputTokens: row.cache_creation_input_tokens,
+    modelRequests: row.model_requests,
+  };
+}
+
+async function find(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
+  const { rows } = await db.query<SessionRow>(`select ${COLUMNS} from sessions where session_id = $1`, [
+    sessionId,
+  ]);
+  return rows[0] && toRecord(rows[0]);
+}
+
+/** In a transaction that goes on to change the session. NOT_FOUND. */
+async function findLocked(transaction: Transaction, sessionId: string): Promise<SessionRecord> {
+  const { rows } = await transaction.query<SessionRow>(
+    `select ${COLUMNS} from sessions where session_id = $1 for no key update`,
+    [sessionId],
+  );
+  if (!rows[0]) throw notFound("session", sessionId);
+  return toRecord(rows[0]);
+}
+
+async function standing(db: Queryable, sessionId: string) {
+  const { rows } = await db.query<{
+    workspace_id: string;
+    environment_id: string;
+    slot_environment_ids: string;
+    head: number;
+    archived: boolean;
+    has_work: boolean;
+    lease_id: string | null;
+    lease_epoch: number;
+  }>(
+    `select workspace_id, environment_id, slot_environment_ids, head, archived_at is not null as archived,
+       work_position > rested_position and archived_at is null as has_work, lease_id, lease_epoch
+     from sessions where session_id = $1`,
+    [sessionId],
+  );
+  const row = rows[0];
+  return (
+    row && {
+      workspaceId: row.workspace_id,
+      environmentId: row.environment_id,
+      slotEnvironmentIds: JSON.parse(row.slot_environment_ids) as Record<string, string>,
+      head: row.head,
+      archived: row.archived,
+      hasWork: row.has_work,
+      leaseId: row.lease_id ?? undefined,
+      leaseEpoch: BigInt(row.lease_epoch),
+    }
+  );
+}
+
+async function create(transaction: Transaction, session: NewSession) {
+  const { sessionId, workspaceId } = session;
+  const claim = { ...session.request, workspaceId, scope: "session", subjectId: sessionId };
+  const first = await claimRequestId(transaction, claim);
+  if (first !== undefined) {
+    const existing = await find(transaction, first);
+    if (!existing) throw notFound("session", first);
+    return { session: existing, appended: undefined };
+  }
+  await transaction.query(
+    `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
+       title, metadata, vault_ids, budget) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+    [
+      sessionId,
+      workspaceId,
+      session.agentId,
+      session.agentVersion,
+      session.agent,
+      session.environmentId,
+      JSON.stringify(session.slotEnvironmentIds),
+      session.title,
+      JSON.stringify(session.metadata),
+      session.vaultIds,
+      session.budget,
+    ],
+  );
+  const appended =
+    session.events.length === 0
+      ? undefined
+      : await appendWithin(transaction, { sessionId, events: session.events, authority: "client" });
+  return { session: await findLocked(transaction, sessionId), appended };
+}
+
+async function list(db: Queryable, query: SessionList): Promise<Page<SessionRecord>> {
+  const where: string[] = [];
+  const values: unknown[] = [];
+  const add = (condition: (parameter: string) => string, value: unknown) => {
+    values.push(value);
+    where.push(condition(`$${values.length}`));
+  };
+  if (query.workspaceId !== undefined) add((p) => `workspace_id = ${p}`, query.workspaceId);
+  if (query.agentId !== "") add((p) => `agent_id = ${p}`, query.agentId);
+  if (query.statuses.length > 0) add((p) => `status = any(${p})`, query.statuses);
+  if (!query.includeArchived) where.push("archived_at is null");
+  if (query.createdAtOrAfter) add((p) => `created_at >= ${p}`, query.createdAtOrAfter);
+  if (query.createdBefore) add((p) => `created_at < ${p}`, query.createdBefore);
+  if (query.after) {
+    checkCursor(query.after);
+    const [at, id] = query.after;
+    values.push(at, id);
+    where.push(
+      `(created_at, session_id) ${query.ascending ? ">" : "<"} ($${values.length - 1}::timestamptz, $${values.length})`,
+    );
+  }
+  const order = query.ascending ? "asc" : "desc";
+  const { rows } = await db.query<SessionRow & { cursor_at: string }>(
+    `select ${COLUMNS}, created_at::text as cursor_at from sessions
+     ${where.length === 0 ? "" : `where ${where.join(" and ")}`}
+     order by created_at ${order}, session_id ${order} limit ${query.size + 1}`,
+    values,
+  );
+  const shown = rows.slice(0, query.size);
+  const last = rows.length > query.size ? shown.at(-1) : undefined;
+  return { items: shown.map(toRecord), next: last && [last.cursor_at, last.session_id] };
+}
+
+async function update(transaction: Transaction, change: Parameters<SessionStore["update"]>[0]) {
+  const session = await findLocked(transaction, change.sessionId);
+  if (session.archivedAt) throw sessionArchived(session.sessionId);
+  const title = change.title ?? session.title;
+  const metadata = mergeMetadata(session.metadata, change.metadata);
+  const budget = change.budget ?? session.budget;
+  const changed = {
+    ...(title !== session.title && { title }),
+    ...(JSON.stringify(metadata) !== JSON.stringify(session.metadata) && { metadata }),
+    ...(budget !== session.budget && { budget: JSON.parse(budget) as unknown }),
+  };
+  if (Object.keys(changed).length === 0) return { session, appended: undefined };
+  await transaction.query(
+    "update sessions set title = $2, metadata = $3, budget = $4 where session_id = $1",
+    [session.sessionId, title, JSON.stringify(metadata), budget],
+  );
+  const appended = await appendAsServer(transaction, session.sessionId, [
+    ownEvent("session.updated", JSON.stringify(changed)),
+  ]);
+  return { session: await findLocked(transaction, session.sessionId), appended };
+}
+
+function mergeMetadata(
+  old: Readonly<Record<string, string>>,
+  change: Readonly<Record<string, string>>,
+): Record<string, string> {
+  const merged = new Map(Object.entries(old));
+  for (const [key, value] of Object.entries(change)) {
+    if (value === "") merged.delete(key);
+    else merged.set(key, value);
+  }
+  if (merged.size > MAX_METADATA_PAIRS) {
+    throw invalidField(
+      "metadata",
+      `the session would have ${merged.size} pairs, at most ${MAX_METADATA_PAIRS}`,
+    );
+  }
+  return Object.fromEntries(merged);
+}
+
+async function archive(transaction: Transaction, request: Parameters<SessionStore["archive"]>[0]) {
+  const { sessionId, interrupt, openCallText } = request;
+  const session = await findLocked(transaction, sessionId);
+  if (session.archivedAt) return { session, appended: undefined };
+  if (!interrupt && (await isRunning(transaction, session))) {
+    throw new TendonError(
+      "SESSION_RUNNING",
+      `the session "${sessionId}" is running; set interrupt to end it anyway`,
+      { session_id: sessionId },
+    );
+  }
+  const calls = await openCalls(transaction, sessionId);
+  const appended = await appendAsServer(transaction, sessionId, [
+    ...calls.map((call) => endedCall(call, openCallText)),
+    ownEvent("session.status_terminated", "{}"),
+  ]);
+  await transaction.query("update sessions set archived_at = clock_timestamp() where session_id = $1", [
+    sessionId,
+  ]);
+  return { session: await findLocked(transaction, sessionId), appended };
+}
+
+/** A brain works on it, or is about to. */
+async function isRunning(transaction: Transaction, session: SessionRecord): Promise<boolean> {
+  if (session.status === "running" || session.status === "rescheduling") return true;
+  const { rows } = await transaction.query<{ leased: boolean }>(
+    `select lease_id is not null and lease_expires_at > clock_timestamp() as leased from sessions where session_id = $1`,
+    [session.sessionId],
+  );
+  return rows[0]?.leased ?? false;
+}
+
+async function openCalls(transaction: Transaction, sessionId: string): Promise<OpenCall[]> {
+  const { rows } = await transaction.query<{ event_id: string; type: string; thread_id: string }>(
+    `select event_id, type, thread_id from events e where session_id = $1 and type = any($2)
+       and not exists (select 1 from events a where a.session_id = e.session_id and a.answers = e.event_id)
+     order by position`,
+    [sessionId, CALL_TYPES],
+  );
+  return rows.map((row) => ({ eventId: row.event_id, type: row.type, threadId: row.thread_id }));
+}
+
+function appendAsServer(
+  transaction: Transaction,
+  sessionId: string,
+  events: readonly NewEvent[],
+): Promise<Appended> {
+  return appendWithin(transaction, { sessionId, events, authority: "server" });
+}
+
+function ownEvent(type: string, payload: string): NewEvent {
+  return { id: newId("event"), type, threadId: "", payload, internal: undefined };
+}

@@ -1,0 +1,16 @@
+/** Refusals that several parts give in the same words. */
+import { TendonError } from "../../kit/errors.ts";
+
+export function leaseFenced(newestEpoch: string): TendonError {
+  return new TendonError(
+    "LEASE_FENCED",
+    `the lease is not the session's newest any more; its newest epoch is ${newestEpoch}`,
+    { epoch: newestEpoch },
+  );
+}
+
+export function sessionArchived(sessionId: string): TendonError {
+  return new TendonError("SESSION_ARCHIVED", `the session "${sessionId}" is archived`, {
+    session_id: sessionId,
+  });
+}

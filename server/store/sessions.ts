@@ -1,0 +1,113 @@
+/** Sessions: what they are, and what is folded from their logs. All times are the database's. */
+
+import type { StatusName } from "./event-facts.ts";
+import type { Appended, NewEvent } from "./events.ts";
+import type { Cursor, Page } from "./page.ts";
+import type { RequestIdClaim } from "./request-ids.ts";
+
+export interface SessionRecord {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  /** The agent as it was when the session was made: JSON text of an Agent. */
+  readonly agent: string;
+  readonly environmentId: string;
+  readonly slotEnvironmentIds: Readonly<Record<string, string>>;
+  readonly title: string;
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly vaultIds: readonly string[];
+  /** JSON text of a Budget; `{}` for none. */
+  readonly budget: string;
+  readonly forkedFromSessionId: string;
+  readonly forkedFromPosition: number;
+  readonly createdAt: Date;
+  readonly updatedAt: Date;
+  readonly archivedAt: Date | undefined;
+  readonly head: number;
+  readonly status: StatusName;
+  /** As `session.status_idle` named it; empty before the first. */
+  readonly stopReason: string;
+  /** Until the answer, when the session is running. */
+  readonly activeMs: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly cacheReadInputTokens: number;
+  readonly cacheCreationInputTokens: number;
+  readonly modelRequests: number;
+}
+
+/** What decides who may read and where a log ends; much cheaper than the whole record. */
+export interface SessionStanding {
+  readonly workspaceId: string;
+  readonly environmentId: string;
+  readonly slotEnvironmentIds: Readonly<Record<string, string>>;
+  readonly head: number;
+  readonly archived: boolean;
+  readonly hasWork: boolean;
+  readonly leaseId: string | undefined;
+  readonly leaseEpoch: bigint;
+}
+
+export interface NewSession {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  readonly agentId: string;
+  readonly agentVersion: number;
+  readonly agent: string;
+  readonly environmentId: string;
+  readonly slotEnvironmentIds: Readonly<Record<string, string>>;
+  readonly title: string;
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly vaultIds: readonly string[];
+  readonly budget: string;
+  /** Appended with the session, as a client. */
+  readonly events: readonly NewEvent[];
+  readonly request: RequestIdClaim;
+}
+
+export interface SessionList {
+  /** Undefined: all of the installation. */
+  readonly workspaceId: string | undefined;
+  /** Empty: any. */
+  readonly statuses: readonly StatusName[];
+  /** Empty: any. */
+  readonly agentId: string;
+  readonly includeArchived: boolean;
+  readonly ascending: boolean;
+  readonly createdAtOrAfter: Date | undefined;
+  readonly createdBefore: Date | undefined;
+  readonly size: number;
+  readonly after: Cursor | undefined;
+}
+
+/** A session after a change, and the events that the change appended, if it changed anything. */
+export interface ChangedSession {
+  readonly session: SessionRecord;
+  readonly appended: Appended | undefined;
+}
+
+export interface SessionStore {
+  /** A repeat of the request returns the session of the first. REQUEST_ID_REUSED; NOT_FOUND when that was deleted. */
+  create(session: NewSession): Promise<ChangedSession>;
+  /** Callers check the workspace, here and below. */
+  find(sessionId: string): Promise<SessionRecord | undefined>;
+  standing(sessionId: string): Promise<SessionStanding | undefined>;
+  /** By time of creation. INVALID_PAGE_TOKEN. */
+  list(query: SessionList): Promise<Page<SessionRecord>>;
+  /**
+   * Sets what is given; an empty metadata value deletes its key. One `session.updated` with what changed, none when
+   * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata.
+   */
+  update(change: {
+    sessionId: string;
+    title: string | undefined;
+    metadata: Readonly<Record<string, string>>;
+    budget: string | undefined;
+  }): Promise<ChangedSession>;
+  /**
+   * Ends the session for good: calls that are open get a result that says `openCallText`, then
+   * `session.status_terminated`. An archived session stays as it is. NOT_FOUND, SESSION_RUNNING unless `interrupt`.
+   */
+  archive(request: { sessionId: string; interrupt: boolean; openCallText: string }): Promise<ChangedSession>;
+  /** Erases an archived session and its log. False when there is none. */
+  delete(sessionId: string): Promise<boolean>;
+}
