@@ -265,10 +265,9 @@ export class Executions {
         return this.drop(execution, "the server knows nothing of it");
       }
       if (tunnel.signal.aborted) return;
-      log.warn(
-        { err: end.error, execution: execution.key },
-        "the stream of a call broke off; it is opened again",
-      );
+      // Also what a server does that wants earlier output again.
+      const facts = { err: end.error, execution: execution.key };
+      log.info(facts, "the stream of a call broke off; it is opened again");
       await clock.sleep(backoff.nextDelayMs(), tunnel.signal).catch(() => {});
     }
   }

@@ -1,0 +1,114 @@
+import { randomUUID } from "node:crypto";
+import { afterEach, expect, test } from "vitest";
+import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { ExecutionOutcome, type ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { type ExecuteResponse, HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
+import { type Platform, startPlatform } from "../kit/platform.ts";
+
+let platform: Platform | undefined;
+afterEach(async () => {
+  await platform?.stop();
+  platform = undefined;
+});
+
+async function startWithHand() {
+  platform = await startPlatform({ programs: ["hand-agent"] });
+  const hands = platform.client(HandService);
+  const spec = { name: "of this test", driver: "process" };
+  const { environment } = await platform.client(EnvironmentService).createEnvironment({ spec });
+  const request = { requestId: randomUUID(), environmentId: environment!.id };
+  const { hand } = await hands.provision(request, { deadlineMs: 30_000 });
+  return { platform, hands, handId: hand!.id };
+}
+
+type Hands = Awaited<ReturnType<typeof startWithHand>>["hands"];
+
+interface Call {
+  handId: string;
+  executionId: string;
+  command: string;
+  /** Called with all output so far. */
+  onOutput?: (output: string) => void;
+}
+
+/** Follows one execution to its end. */
+async function follow(hands: Hands, { handId, executionId, command, onOutput }: Call) {
+  const call = { handId, executionId, name: "bash", input: JSON.stringify({ command }) };
+  let output = "";
+  let result: ExecutionResult | undefined;
+  for await (const { kind } of hands.execute(call, {
+    deadlineMs: 60_000,
+  }) as AsyncIterable<ExecuteResponse>) {
+    if (kind.case === "output") {
+      output += Buffer.from(kind.value.data).toString();
+      onOutput?.(output);
+    } else if (kind.case === "result") result = kind.value;
+  }
+  return { output, result: result! };
+}
+
+/** Follows an execution whose end is not awaited yet; resolves once it has written something. */
+async function begin(hands: Hands, call: Call) {
+  let written = "";
+  const ended = follow(hands, {
+    ...call,
+    onOutput: (output) => {
+      written = output;
+    },
+  });
+  ended.catch(() => {});
+  await eventually(() => written !== "");
+  return { ended };
+}
+
+const outcome = (result: ExecutionResult) => ExecutionOutcome[result.outcome];
+
+test("a call goes from a client through the server to a hand and back", async () => {
+  const { hands, handId } = await startWithHand();
+  const { output, result } = await follow(hands, { handId, executionId: "e1", command: "echo hello" });
+  expect([output, outcome(result), result.isError]).toEqual(["hello\n", "COMPLETED", false]);
+  const big = `${"x".repeat(400_000)}`;
+  const wrote = await follow(hands, { handId, executionId: "e2", command: `echo ${big} | wc -c` });
+  expect(wrote.output).toBe("400001\n");
+});
+
+test("a call survives the death of the server: the same id gets the rest and one result (X2, R1)", async () => {
+  const started = await startWithHand();
+  const { hands, handId } = started;
+  const command = "echo run >> count; for i in $(seq 1 60); do echo line $i; sleep 0.1; done";
+  const first = await begin(hands, { handId, executionId: "e1", command });
+  await started.platform.program("server").end("SIGKILL");
+  await expect(first.ended).rejects.toThrow();
+  await started.platform.start("server");
+  const again = started.platform.client(HandService);
+  const { output, result } = await eventually(() => follow(again, { handId, executionId: "e1", command }), {
+    withinMs: 45_000,
+  });
+  expect(output).toBe(Array.from({ length: 60 }, (_, i) => `line ${i + 1}\n`).join(""));
+  expect(outcome(result)).toBe("COMPLETED");
+  const count = await follow(again, { handId, executionId: "e2", command: "wc -l < count" });
+  expect(count.output.trim()).toBe("1");
+}, 120_000);
+
+test("a killed agent's call ends as unknown, and its hand goes on when the agent is back (R1)", async () => {
+  const { platform: running, hands, handId } = await startWithHand();
+  const command = "echo run >> count; echo begun; sleep 60";
+  const call = await begin(hands, { handId, executionId: "e1", command });
+  await running.program("hand-agent").end("SIGKILL");
+  await running.start("hand-agent");
+  const { result } = await call.ended;
+  expect([outcome(result), result.isError]).toEqual(["UNKNOWN", true]);
+  const count = await follow(hands, { handId, executionId: "e2", command: "wc -l < count" });
+  expect(count.output.trim()).toBe("1");
+}, 90_000);
+
+test("a revoked agent is cut off and ends with its own status", async () => {
+  const { platform: running, hands } = await startWithHand();
+  const { handAgents } = await hands.listHandAgents({});
+  await running.client(AdminService).revokeHandAgent({ handAgentId: handAgents[0]!.id });
+  expect(await running.program("hand-agent").ended).toBe(3);
+  platform = undefined;
+  await expect(running.stop()).rejects.toThrow("hand-agent ended with 3");
+}, 90_000);
