@@ -1,26 +1,29 @@
-/** Ends every run with one line that programs can read: `N passed, N failed, N skipped`. */
+/** Ends every run with why tests were skipped, and one line that programs can read: `N passed, N failed, N skipped`. */
 import type { Reporter, TestModule } from "vitest/node";
 
 export default class TotalsReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], errors: readonly unknown[]): void {
     const count = { passed: 0, failed: 0, skipped: 0, pending: 0 };
+    const skippedBecause = new Map<string, number>();
     // A file that cannot be loaded has no tests of its own: it counts as one failure, as does an error outside any test.
     let broken = errors.length;
     for (const module of modules) {
       let tests = 0;
       for (const test of module.children.allTests()) {
-        count[test.result().state] += 1;
+        const result = test.result();
+        count[result.state] += 1;
         tests += 1;
+        if (result.state !== "skipped") continue;
+        const why = result.note ?? `${module.relativeModuleId}: ${test.fullName}`;
+        skippedBecause.set(why, (skippedBecause.get(why) ?? 0) + 1);
       }
       if (tests === 0 && module.state() === "failed") broken += 1;
     }
-    // biome-ignore lint/suspicious/noConsole: this is the reporter's output
-    setTimeout(
-      () =>
-        console.log(
-          `${count.passed} passed, ${count.failed + broken} failed, ${count.skipped + count.pending} skipped`,
-        ),
-      0,
-    );
+    setTimeout(() => {
+      for (const [why, tests] of skippedBecause) console.log(`${tests} skipped: ${why}`);
+      console.log(
+        `${count.passed} passed, ${count.failed + broken} failed, ${count.skipped + count.pending} skipped`,
+      );
+    }, 0);
   }
 }

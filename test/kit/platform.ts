@@ -1,0 +1,180 @@
+/**
+ * A whole platform for tests: the built programs as processes, an embedded Postgres, a data directory and ports of its own,
+ * and a default environment.
+ *
+ *     const platform = await startPlatform();             // server, harness with the demo model, hand agent
+ *     const sessions = platform.client(SessionService);   // as the admin
+ *     await platform.stop();                              // fails if a program did not end well
+ */
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { DescService } from "@bufbuild/protobuf";
+import { type Connection, dial } from "../../kit/dial/dial.ts";
+import type { Client } from "../../kit/rpc/client.ts";
+import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { eventually } from "./eventually.ts";
+import { hasProcesses, type ProgramName, type RunningProgram, startProgram } from "./program.ts";
+
+export type { ProgramName, RunningProgram } from "./program.ts";
+
+export interface PlatformOptions {
+  /** Started in this order, after the server. Default: harness and hand-agent. */
+  programs?: readonly Exclude<ProgramName, "server">[];
+  /** More variables for a program. Without a model key here the demo model answers. */
+  env?: Partial<Record<ProgramName, Readonly<Record<string, string>>>>;
+  /** A directory of the caller's, which `stop` keeps; default is a new one that `stop` removes. */
+  dataDir?: string;
+}
+
+export interface Platform {
+  /** "http://127.0.0.1:port" */
+  readonly url: string;
+  /** "127.0.0.1:port" */
+  readonly address: string;
+  readonly dataDir: string;
+  readonly adminKey: string;
+  /** The newest process of each program. */
+  program(name: ProgramName): RunningProgram;
+  /** A gRPC client with the admin key. */
+  client<S extends DescService>(service: S): Client<S>;
+  /** Starts a program, also one that was ended before, and waits until the platform can run sessions with it. */
+  start(name: ProgramName): Promise<RunningProgram>;
+  /** Everybody's log, for a failed test. */
+  logs(): string;
+  /** Ends everything. Throws when a program that ran did not end with 0, or left processes. */
+  stop(): Promise<void>;
+}
+
+const READY_WITHIN_MS = 45_000;
+
+export async function startPlatform(options: PlatformOptions = {}): Promise<Platform> {
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "tendon-platform-")));
+  const platform = new TestPlatform(dataDir, options);
+  try {
+    for (const name of ["server", ...(options.programs ?? (["harness", "hand-agent"] as const))] as const) {
+      await platform.start(name);
+    }
+    await platform.makeDefaultEnvironment();
+    return platform;
+  } catch (error) {
+    const logs = platform.logs();
+    await platform.stop().catch(() => {});
+    throw new Error(`the platform did not start: ${(error as Error).message}\n${logs}`, { cause: error });
+  }
+}
+
+class TestPlatform implements Platform {
+  readonly dataDir: string;
+  adminKey = "";
+  private port = 0;
+  private readonly options: PlatformOptions;
+  private readonly programs = new Map<ProgramName, RunningProgram>();
+  private connection: Connection | undefined;
+
+  constructor(dataDir: string, options: PlatformOptions) {
+    this.dataDir = dataDir;
+    this.options = options;
+  }
+
+  get address(): string {
+    return `127.0.0.1:${this.port}`;
+  }
+
+  get url(): string {
+    return `http://${this.address}`;
+  }
+
+  program(name: ProgramName): RunningProgram {
+    const program = this.programs.get(name);
+    if (program === undefined) throw new Error(`${name} was not started`);
+    return program;
+  }
+
+  client<S extends DescService>(service: S): Client<S> {
+    this.connection ??= dial({ url: this.url, token: () => this.adminKey, proxy: {} });
+    return this.connection.client(service);
+  }
+
+  async start(name: ProgramName): Promise<RunningProgram> {
+    const program = startProgram(name, { ...(await this.environmentOf(name)), ...this.options.env?.[name] });
+    this.programs.set(name, program);
+    const died = program.ended.then((how) => {
+      throw new Error(`${name} ended with ${how}`);
+    });
+    died.catch(() => {});
+    await Promise.race([this.whenReady(program), died]);
+    return program;
+  }
+
+  /** What `tendon start` makes too; one from an earlier start of the same data directory stays. */
+  async makeDefaultEnvironment(): Promise<void> {
+    const request = { requestId: "default", spec: { name: "default" }, makeDefault: true };
+    await this.client(EnvironmentService).createEnvironment(request, { deadlineMs: 10_000 });
+  }
+
+  logs(): string {
+    return [...this.programs.values()].map((program) => program.log()).join("");
+  }
+
+  async stop(): Promise<void> {
+    this.connection?.close();
+    const problems: string[] = [];
+    // Those who dial first, then whom they dial.
+    for (const program of [...this.programs.values()].sort((a, b) => order(a) - order(b))) {
+      const how = await program.end("SIGTERM").catch((error: Error) => error.message);
+      // A program that a test killed has said all it will say.
+      if (how !== 0 && how !== "SIGKILL") problems.push(`${program.name} ended with ${how}`);
+      if (hasProcesses(program)) problems.push(`${program.name} left processes behind`);
+    }
+    if (this.options.dataDir === undefined) await rm(this.dataDir, { recursive: true, force: true });
+    if (problems.length > 0) throw new Error(`${problems.join("; ")}\n${this.logs()}`);
+  }
+
+  private async environmentOf(name: ProgramName): Promise<Record<string, string>> {
+    switch (name) {
+      case "server":
+        // A server that is started again is where the others look for it.
+        return { TENDON_DATA_DIR: this.dataDir, TENDON_PORT: String(this.port) };
+      case "harness":
+        return { TENDON_URL: this.url, TENDON_HARNESS_KEY_FILE: join(this.dataDir, "harness.key") };
+      case "mcp-proxy":
+        return {
+          TENDON_URL: this.url,
+          TENDON_PROXY_KEY_FILE: join(this.dataDir, "proxy.key"),
+          TENDON_PROXY_SEALING_KEY_FILE: join(this.dataDir, "proxy-sealing.key"),
+          TENDON_PROXY_PORT: "0",
+        };
+      case "hand-agent": {
+        const { secret } = await this.client(AdminService).createJoinToken({}, { deadlineMs: 10_000 });
+        return {
+          TENDON_URL: this.url,
+          TENDON_JOIN_TOKEN: secret,
+          TENDON_HAND_AGENT_DATA_DIR: join(this.dataDir, "hand-agent"),
+        };
+      }
+    }
+  }
+
+  private async whenReady(program: RunningProgram): Promise<void> {
+    const within = { withinMs: READY_WITHIN_MS };
+    if (program.name === "server") {
+      this.port = Number(await eventually(() => /"port":(\d+)/.exec(program.log())?.[1], within));
+      this.adminKey = (await readFile(join(this.dataDir, "admin.key"), "utf8")).trim();
+      await eventually(async () => (await fetch(`${this.url}/readyz`)).ok, within);
+      return;
+    }
+    const admin = this.client(AdminService);
+    await eventually(async () => {
+      const { harnesses, proxies, handAgentsOnline } = await admin.getStatus({}, { deadlineMs: 5_000 });
+      if (program.name === "harness") return harnesses.length > 0;
+      if (program.name === "mcp-proxy") return proxies.length > 0;
+      return handAgentsOnline > 0;
+    }, within);
+  }
+}
+
+function order({ name }: RunningProgram): number {
+  return name === "server" ? 1 : 0;
+}
