@@ -82,7 +82,7 @@ export class Dispatcher implements Service {
   }
 
   /** The connection's stream ended. Its leases wait a moment for the same harness to attach again (E2). */
-  leave(connection: HarnessConnection, how: "goodbye" | "broken"): void {
+  leave(connection: HarnessConnection, how: "goodbye" | "broken" | "draining"): void {
     this.connections.delete(connection);
     const sessions = [...connection.held.values()];
     for (const session of sessions) {
@@ -90,7 +90,7 @@ export class Dispatcher implements Service {
       if (this.held.get(session.sessionId)?.session === session) this.held.delete(session.sessionId);
     }
     // A server that stops or dies frees nothing: the harness attaches to another replica, or the TTL passes.
-    if (this.stopped || sessions.length === 0) return;
+    if (this.stopped || how === "draining" || sessions.length === 0) return;
     const free = () => void this.freeAll(sessions, how === "broken");
     if (how === "goodbye") free();
     else this.deps.clock.after(REATTACH_GRACE_MS, free);

@@ -59,7 +59,8 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       stopWatching();
       connection.outbox.end();
       this.open.delete(connection);
-      this.deps.dispatcher.leave(connection, connection.leaving ? "goodbye" : "broken");
+      const how = connection.leaving ? "goodbye" : this.draining ? "draining" : "broken";
+      this.deps.dispatcher.leave(connection, how);
       await this.deps.replicas
         .harnessGone(connection.instanceId, this.deps.replicaId)
         .catch((error: unknown) => this.warn(error, "could not remove a harness"));

@@ -100,7 +100,8 @@ describe("a lease", () => {
       return { text: "ran" };
     };
     await start({
-      server: { tools: { bash: waits } },
+      // A busy machine may take longer to dial than a server waits.
+      server: { tools: { bash: waits }, reattachMs: 2_000 },
       model: {
         script: [turn([toolUse("bash", { command: "a" })], { before: { end: answer.opened } }), turn(["ok"])],
       },

@@ -1,0 +1,174 @@
+import { afterEach, describe, expect, it } from "vitest";
+import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
+import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
+import {
+  type FakeMessagesApi,
+  type FakeMessagesApiOptions,
+  gate,
+  startFakeMessagesApi,
+  text,
+  thinking,
+  toolUse,
+  turn,
+} from "../kit/fake-messages-api.ts";
+import { type Platform, startPlatform } from "../kit/platform.ts";
+
+let api: FakeMessagesApi;
+let platform: Platform;
+afterEach(async () => {
+  await platform.stop();
+  await api.stop();
+  expect(api.refusals).toEqual([]);
+});
+
+const TIMEOUT_MS = 120_000;
+
+async function start(options: FakeMessagesApiOptions): Promise<void> {
+  api = await startFakeMessagesApi(options);
+  platform = await startPlatform({
+    env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
+  });
+}
+
+const message = (words: string) => ({
+  type: "user.message",
+  payload: JSON.stringify({ content: [{ type: "text", text: words }] }),
+});
+
+async function talk(words: string): Promise<string> {
+  const tools = [{ kind: { case: "handToolset" as const, value: {} } }];
+  const { agent } = await platform
+    .client(AgentService)
+    .createAgent({ spec: { name: "test", system: "Be brief.", model: { id: "claude-test" }, tools } });
+  const { environment } = await platform
+    .client(EnvironmentService)
+    .createEnvironment({ spec: { name: "here", driver: "process" } });
+  const { session } = await platform.client(SessionService).createSession({
+    agentId: agent!.id,
+    environmentId: environment!.id,
+    initialEvents: [message(words)],
+  });
+  return session!.id;
+}
+
+async function log(sessionId: string): Promise<Event[]> {
+  return (await platform.client(SessionService).getEvents({ sessionId, limit: 1000 })).events;
+}
+
+const types = (events: readonly Event[]) => events.map(({ type }) => type);
+const idles = (events: readonly Event[]) =>
+  types(events).filter((type) => type === "session.status_idle").length;
+
+async function idle(sessionId: string, times = 1, withinMs = 30_000): Promise<Event[]> {
+  return eventually(
+    async () => {
+      const events = await log(sessionId);
+      if (idles(events) >= times) return events;
+      throw new Error(`the log has ${types(events)}\n${platform.logs().slice(-4_000)}`);
+    },
+    { withinMs, everyMs: 100 },
+  );
+}
+
+describe("a harness at a real server, with a real hand", () => {
+  it(
+    "runs a session: parallel calls, a second turn, status, usage and consumption as the server folds them",
+    async () => {
+      await start({
+        script: [
+          turn([
+            thinking("Both."),
+            toolUse("bash", { command: "echo one-$((1+1))" }),
+            toolUse("bash", { command: "echo two-$((2+2))" }),
+          ]),
+          turn(["Done."]),
+          turn(["Again."]),
+        ],
+      });
+      const sessionId = await talk("go");
+      const events = await idle(sessionId);
+      const answer = api.requests[1]!.body.toString();
+      expect(answer).toMatch(/one-2.*two-4/);
+      const { session } = await platform.client(SessionService).getSession({ sessionId });
+      expect(session).toMatchObject({ status: SessionStatus.IDLE, stopReason: StopReason.END_TURN });
+      expect(session!.usage!.modelRequests).toBe(2n);
+      expect(session!.usage!.outputTokens).toBeGreaterThan(0n);
+      expect(events.find(({ type }) => type === "user.message")!.processedAt).toBeDefined();
+      await platform.client(SessionService).emitEvents({ sessionId, events: [message("more")] });
+      await idle(sessionId, 2);
+      const [first, second, third] = api.requests.map(({ body }) =>
+        body.toString().replaceAll(`,"cache_control":{"type":"ephemeral"}`, ""),
+      );
+      expect(second!.startsWith(first!.replace(/\]\}\]\}$/, ""))).toBe(true);
+      expect(third!.startsWith(second!.replace(/\]\}\]\}$/, ""))).toBe(true);
+    },
+    TIMEOUT_MS,
+  );
+
+  it(
+    "is replaced when it is killed while a call runs: the call goes on and runs once (R3, X2)",
+    async () => {
+      await start({
+        script: [
+          turn([toolUse("bash", { command: "echo run >> marks; sleep 4; wc -l < marks" })]),
+          turn(["ok"]),
+        ],
+      });
+      const sessionId = await talk("go");
+      await eventually(async () => types(await log(sessionId)).includes("hand.provisioned"), {
+        withinMs: 30_000,
+      });
+      await platform.program("harness").end("SIGKILL");
+      await platform.start("harness");
+      const events = await idle(sessionId);
+      const results = events.filter(({ type }) => type === "agent.tool_result");
+      expect(results).toHaveLength(1);
+      expect(JSON.parse(results[0]!.payload)).toMatchObject({ content: [{ type: "text", text: "1" }] });
+      expect(api.requests).toHaveLength(2);
+    },
+    TIMEOUT_MS,
+  );
+
+  it(
+    "interrupts a running call, which gets its one result, and goes on with the next message (X3)",
+    async () => {
+      await start({ script: [turn([toolUse("bash", { command: "sleep 60" })]), turn(["instead"])] });
+      const sessionId = await talk("go");
+      await eventually(async () => types(await log(sessionId)).includes("hand.provisioned"), {
+        withinMs: 30_000,
+      });
+      const interrupt = { type: "user.interrupt", payload: "{}" };
+      await platform
+        .client(SessionService)
+        .emitEvents({ sessionId, events: [interrupt, message("do this")] });
+      const events = await idle(sessionId, 2, 15_000);
+      expect(types(events).filter((type) => type === "agent.tool_result")).toHaveLength(1);
+      expect(
+        events.filter(({ type }) => type.startsWith("user.")).every(({ processedAt }) => processedAt),
+      ).toBe(true);
+      expect(types(events).filter((type) => type === "agent.message")).toHaveLength(1);
+    },
+    TIMEOUT_MS,
+  );
+
+  it(
+    "keeps its lease and its model request while the server restarts (E2)",
+    async () => {
+      const held = gate();
+      await start({ script: [turn([text("slow ", "answer")], { before: { end: held.opened } })] });
+      const sessionId = await talk("go");
+      await api.received(1, 30_000);
+      await platform.program("server").end("SIGTERM");
+      await platform.start("server");
+      held.open();
+      const events = await idle(sessionId);
+      expect(api.requests).toHaveLength(1);
+      expect(types(events).filter((type) => type === "span.model_request_start")).toHaveLength(1);
+    },
+    TIMEOUT_MS,
+  );
+});
