@@ -5,7 +5,18 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 export const root = fileURLToPath(new URL("..", import.meta.url));
-const SOURCES = ["kit", "server", "harness", "hand-agent", "mcp-proxy", "cli", "proto/gen", "package-lock.json", "scripts/build.mjs"];
+const SOURCES = [
+  "kit",
+  "server",
+  "harness",
+  "hand-agent",
+  "mcp-proxy",
+  "cli",
+  "proto/gen",
+  "package-lock.json",
+  "scripts/build.mjs",
+];
+const PROGRAMS = ["server", "harness", "hand-agent", "mcp-proxy", "tendon"];
 const MIN_NODE = 20;
 
 const mtimeMs = (path) => (existsSync(path) ? statSync(path).mtimeMs : 0);
@@ -15,6 +26,7 @@ function newestBelow(path) {
   if (!stat.isDirectory()) return stat.mtimeMs;
   let newest = 0;
   for (const entry of readdirSync(path, { withFileTypes: true })) {
+    if (entry.name.endsWith(".test.ts")) continue;
     newest = Math.max(newest, newestBelow(join(path, entry.name)));
   }
   return newest;
@@ -30,7 +42,17 @@ function assertNode() {
 function run(what, command, args) {
   const startedMs = performance.now();
   console.error(`${what} …`);
-  execFileSync(command, args, { cwd: root, stdio: ["ignore", process.stderr, process.stderr], shell: process.platform === "win32" });
+  try {
+    execFileSync(command, args, {
+      cwd: root,
+      stdio: ["ignore", process.stderr, process.stderr],
+      shell: process.platform === "win32",
+    });
+  } catch (error) {
+    const how = typeof error.status === "number" ? `it ended with ${error.status}` : error.message;
+    console.error(`${what} failed (${command} ${args.join(" ")}): ${how}`);
+    process.exit(1);
+  }
   console.error(`${what}: done in ${((performance.now() - startedMs) / 1000).toFixed(1)} s`);
 }
 
@@ -40,14 +62,21 @@ function isInstalled() {
   if (!existsSync(marker)) return false;
   const wanted = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
   const present = JSON.parse(readFileSync(marker, "utf8")).packages;
-  return Object.entries(present).every(([path, entry]) => wanted[path]?.version === entry.version) &&
-    Object.entries(wanted).every(([path, entry]) => path === "" || entry.optional || present[path] !== undefined);
+  return (
+    Object.entries(present).every(([path, entry]) => wanted[path]?.version === entry.version) &&
+    Object.entries(wanted).every(
+      ([path, entry]) => path === "" || entry.optional || present[path] !== undefined,
+    )
+  );
 }
 
+/** Ends the process with one clear line when it cannot. */
 export function setUp() {
   assertNode();
   // No dependency needs its install script for the main job.
-  if (!isInstalled()) run("Installing packages", "npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"]);
+  if (!isInstalled())
+    run("Installing packages", "npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"]);
   const newest = Math.max(...SOURCES.map((source) => newestBelow(join(root, source))));
-  if (mtimeMs(join(root, "dist/tendon.mjs")) < newest) run("Building", process.execPath, [join(root, "scripts/build.mjs"), "--quiet"]);
+  const oldestBuilt = Math.min(...PROGRAMS.map((name) => mtimeMs(join(root, `dist/${name}.mjs`))));
+  if (oldestBuilt < newest) run("Building", process.execPath, [join(root, "scripts/build.mjs"), "--quiet"]);
 }

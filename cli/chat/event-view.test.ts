@@ -1,0 +1,121 @@
+import { create } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import { type Event, EventSchema, type Preview, PreviewSchema } from "../../proto/gen/tendon/v1/event_pb.js";
+import { EventView } from "./event-view.ts";
+
+function view(options: { showUser?: boolean; showAll?: boolean } = {}) {
+  let text = "";
+  const shown = new EventView({
+    write: (part) => {
+      text += part;
+    },
+    showUser: false,
+    showAll: false,
+    colour: false,
+    ...options,
+  });
+  return { shown, text: () => text };
+}
+
+function event(type: string, payload: object, id = "sevt_1"): Event {
+  return create(EventSchema, { id, type, payload: JSON.stringify(payload) });
+}
+
+const message = (text: string, id?: string) =>
+  event("agent.message", { content: [{ type: "text", text }] }, id);
+
+function textPreview(text: string, eventId = "sevt_1"): Preview {
+  return create(PreviewSchema, { kind: { case: "text", value: { eventId, index: 0, text } } });
+}
+
+function outputPreview(text: string, toolUseId = "sevt_1", offset = 0n): Preview {
+  return create(PreviewSchema, { kind: { case: "output", value: { toolUseId, offset, text } } });
+}
+
+const result = (text: string, isError = false, toolUseId = "sevt_1") =>
+  event(
+    "agent.tool_result",
+    { tool_use_id: toolUseId, content: [{ type: "text", text }], is_error: isError },
+    "sevt_r",
+  );
+
+test("a message that was previewed is not written twice", () => {
+  const { shown, text } = view();
+  shown.preview(textPreview("Hello "));
+  shown.preview(textPreview("you"));
+  shown.event(message("Hello you"));
+  expect(text()).toBe("Hello you\n");
+});
+
+test("what previews left out is written when the event arrives (L5)", () => {
+  const { shown, text } = view();
+  shown.preview(textPreview("Hello "));
+  shown.event(message("Hello you"));
+  expect(text()).toBe("Hello you\n");
+});
+
+test("previews with a gap are followed by the whole text", () => {
+  const { shown, text } = view();
+  shown.preview(textPreview("Hlo"));
+  shown.event(message("Hello you"));
+  expect(text()).toBe("Hlo\nHello you\n");
+});
+
+test("a call shows its name, its command and its output once", () => {
+  const { shown, text } = view();
+  shown.event(event("agent.tool_use", { name: "bash", input: { command: "ls" } }));
+  shown.preview(outputPreview("a\nb"));
+  shown.preview(outputPreview("c\n"));
+  shown.event(result("a\nbc\n"));
+  expect(text()).toBe("● bash ls\n  │ a\n  │ bc\n");
+});
+
+test("outputs of two calls at once keep to lines of their own", () => {
+  const { shown, text } = view();
+  shown.preview(outputPreview("one", "sevt_a"));
+  shown.preview(outputPreview("two", "sevt_b"));
+  shown.event(result("one", false, "sevt_a"));
+  shown.event(result("two!", false, "sevt_b"));
+  expect(text()).toBe("  │ one\n  │ two\n  │ !\n");
+});
+
+test("who came when half of an output was over sees it once and whole", () => {
+  const { shown, text } = view();
+  shown.preview(outputPreview("b\n", "sevt_a", 2n));
+  shown.event(result("a\nb", false, "sevt_a"));
+  expect(text()).toBe("  │ a\n  │ b\n");
+});
+
+test("a failed call and an error of the session are told", () => {
+  const { shown, text } = view();
+  shown.event(result("no such file", true));
+  shown.event(
+    event("session.error", {
+      error: { type: "x", message: "it is overloaded", part: "model", retry_in_ms: 1500 },
+    }),
+  );
+  expect(text()).toBe(
+    "  │ no such file\n  ✗ the call failed\n✗ model: it is overloaded (tried again in 2 s)\n",
+  );
+});
+
+test("control characters in what others wrote do not reach the terminal", () => {
+  const { shown, text } = view({ showUser: true });
+  shown.preview(textPreview("a\u001b[2Jb"));
+  shown.event(message("a\u001b[2Jb"));
+  shown.event(event("user.message", { content: [{ type: "text", text: "\u0007" }] }));
+  expect(text()).toBe("a\uFFFD[2Jb\nyou  \uFFFD\n");
+});
+
+test("a stop that is no plain end of the turn is told even in a chat", () => {
+  const { shown, text } = view();
+  shown.event(event("session.status_idle", { stop_reason: { type: "end_turn" } }));
+  shown.event(event("session.status_idle", { stop_reason: { type: "retries_exhausted" } }));
+  expect(text()).toBe("· idle: retries_exhausted\n");
+});
+
+test("a very long output is cut and its rest counted", () => {
+  const { shown, text } = view();
+  shown.event(result("x".repeat(20_005)));
+  expect(text()).toContain("… 5 more characters");
+});

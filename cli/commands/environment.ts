@@ -1,0 +1,245 @@
+/** `tendon env`: where hands come from. */
+import { create } from "@bufbuild/protobuf";
+import type { Command } from "commander";
+import {
+  type Environment,
+  EnvironmentSchema,
+  type EnvironmentSpec,
+  EnvironmentSpecSchema,
+  HandLimitsSchema,
+  NetworkMode,
+  NetworkModeSchema,
+  NetworkSchema,
+} from "../../proto/gen/tendon/v1/environment_pb.js";
+import { ListEnvironmentsResponseSchema } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { CALL_WITHIN, onAction } from "../command.ts";
+import { readJsonFile } from "../read-file.ts";
+import { formatFields, formatTable } from "../table.ts";
+import {
+  enumWord,
+  enumWords,
+  pairsText,
+  parseCount,
+  parseDuration,
+  parseEnum,
+  parsePair,
+  parseRepeated,
+  timeText,
+} from "../words.ts";
+import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+
+interface SpecOptions {
+  spec?: string;
+  name?: string;
+  description?: string;
+  driver?: string;
+  image?: string;
+  label?: Record<string, string>;
+  pool?: string;
+  network?: NetworkMode;
+  allowHost?: string[];
+  variable?: Record<string, string>;
+  setup?: string[];
+  cpuMillis?: number;
+  memoryMib?: number;
+  pids?: number;
+  provisionTimeout?: number;
+  idleTimeout?: number;
+  metadata?: Record<string, string>;
+}
+
+const MAX_INT32 = 2 ** 31 - 1;
+const HOUR_MS = 3_600_000;
+
+export function addEnvironmentCommands(program: Command): void {
+  const environment = program
+    .command("env")
+    .alias("environment")
+    .description("where hands come from: driver, image, limits, network, labels");
+  environment.addHelpText(
+    "after",
+    `
+Examples:
+  tendon env create --name closed --network none
+  tendon env list`,
+  );
+  addCreate(environment);
+  const list = addPageOptions(environment.command("list").description("list environments, newest first"));
+  list.option("--archived", "also archived ones");
+  onAction<PageOptions & { archived?: boolean }>(list, async ({ options, api, output }) => {
+    const request = { ...pageOf(options), includeArchived: options.archived === true };
+    const page = await api.environments.listEnvironments(request, CALL_WITHIN);
+    const text = () => environmentTable(page.environments) + nextPageNote(page);
+    output.message(ListEnvironmentsResponseSchema, page, text);
+  });
+  const get = environment.command("get <environment>").description("show an environment");
+  onAction(get, async ({ args, api, output }) => {
+    const request = { environmentId: String(args[0]) };
+    const { environment: found } = await api.environments.getEnvironment(request, CALL_WITHIN);
+    output.message(EnvironmentSchema, found!, () => environmentText(found!));
+  });
+  addUpdate(environment);
+  const archive = environment
+    .command("archive <environment>")
+    .description("end an environment; its sessions go on");
+  onAction(archive, async ({ args, api, output }) => {
+    const request = { environmentId: String(args[0]) };
+    const { environment: archived } = await api.environments.archiveEnvironment(request, CALL_WITHIN);
+    output.message(EnvironmentSchema, archived!, () => environmentText(archived!));
+  });
+}
+
+function addCreate(environment: Command): void {
+  const command = addSpecOptions(environment.command("create").description("make an environment"))
+    .option("--default", "sessions that name no environment use it")
+    .option("--request-id <id>", "makes repeating this command safe")
+    .addHelpText(
+      "after",
+      "\nExamples:\n  tendon env create --name here --driver process --default\n  tendon env create --name closed --network none --label gpu=yes",
+    );
+  onAction<SpecOptions & { default?: boolean; requestId?: string }>(
+    command,
+    async ({ options, api, output }) => {
+      const base = create(EnvironmentSpecSchema, { name: "environment" });
+      const request = {
+        requestId: options.requestId ?? "",
+        spec: changedSpec(baseSpec(options, base), options),
+        makeDefault: options.default === true,
+      };
+      const { environment: made } = await api.environments.createEnvironment(request, CALL_WITHIN);
+      output.message(EnvironmentSchema, made!, () => environmentText(made!));
+    },
+  );
+}
+
+function addUpdate(environment: Command): void {
+  const command = addSpecOptions(
+    environment
+      .command("update <environment>")
+      .description(
+        "change an environment; options that are left out keep what is there, hands that exist stay as they are",
+      ),
+  );
+  onAction<SpecOptions>(command, async ({ options, args, api, output }) => {
+    const environmentId = String(args[0]);
+    const { environment: before } = await api.environments.getEnvironment({ environmentId }, CALL_WITHIN);
+    const spec = changedSpec(baseSpec(options, before!.spec!), options);
+    const { environment: after } = await api.environments.updateEnvironment(
+      { environmentId, spec },
+      CALL_WITHIN,
+    );
+    output.message(EnvironmentSchema, after!, () => environmentText(after!));
+  });
+}
+
+function addSpecOptions(command: Command): Command {
+  return command
+    .option("--name <name>", "name, unique among live environments")
+    .option("--description <text>", "what it is for")
+    .option("--driver <name>", "hand agents' driver; left out: the installation's default")
+    .option("--image <image>", "image of container drivers")
+    .option("--label <name=value>", "only hand agents with this label; may be given several times", parsePair)
+    .option("--pool <pool>", "only hand agents of this pool")
+    .option(
+      "--network <mode>",
+      enumWords(NetworkModeSchema).join(", "),
+      parseEnum<NetworkMode>(NetworkModeSchema),
+    )
+    .option(
+      "--allow-host <host>",
+      "with limited: a host, or *.example.com; may be given several times",
+      parseRepeated,
+    )
+    .option(
+      "--variable <name=value>",
+      "of the hand's processes; nothing secret; may be given several times",
+      parsePair,
+    )
+    .option("--setup <command>", "run once when a hand is made; may be given several times", parseRepeated)
+    .option("--cpu-millis <n>", "thousandths of a processor", parseCount(0, MAX_INT32))
+    .option("--memory-mib <n>", "memory in MiB", parseCount(0, MAX_INT32))
+    .option("--pids <n>", "processes at a time", parseCount(0, MAX_INT32))
+    .option(
+      "--provision-timeout <duration>",
+      "how long a call waits for a hand, such as 60s",
+      parseDuration(HOUR_MS),
+    )
+    .option(
+      "--idle-timeout <duration>",
+      "when a hand is parked, such as 30m",
+      parseDuration(365 * 24 * HOUR_MS),
+    )
+    .option("--metadata <name=value>", "may be given several times", parsePair)
+    .option("--spec <file>", "everything as the JSON form of EnvironmentSpec; other options win over it");
+}
+
+function baseSpec(options: SpecOptions, otherwise: EnvironmentSpec): EnvironmentSpec {
+  return options.spec === undefined ? otherwise : readJsonFile(EnvironmentSpecSchema, options.spec);
+}
+
+function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSpec {
+  const { limits, network } = base;
+  const spec = create(EnvironmentSpecSchema, {
+    ...base,
+    name: options.name ?? base.name,
+    description: options.description ?? base.description,
+    driver: options.driver ?? base.driver,
+    image: options.image ?? base.image,
+    labels: { ...base.labels, ...options.label },
+    pool: options.pool ?? base.pool,
+    variables: { ...base.variables, ...options.variable },
+    setup: options.setup ?? base.setup,
+    provisionTimeoutMs: options.provisionTimeout ?? base.provisionTimeoutMs,
+    idleTimeoutMs: options.idleTimeout === undefined ? base.idleTimeoutMs : BigInt(options.idleTimeout),
+    metadata: { ...base.metadata, ...options.metadata },
+  });
+  if (options.network !== undefined || options.allowHost !== undefined) {
+    const mode = options.network ?? (options.allowHost ? NetworkMode.LIMITED : (network?.mode ?? 0));
+    spec.network = create(NetworkSchema, {
+      mode,
+      allowedHosts: options.allowHost ?? network?.allowedHosts ?? [],
+    });
+  }
+  if (options.cpuMillis !== undefined || options.memoryMib !== undefined || options.pids !== undefined) {
+    const memory = options.memoryMib === undefined ? undefined : BigInt(options.memoryMib) * 1024n * 1024n;
+    spec.limits = create(HandLimitsSchema, {
+      cpuMillis: options.cpuMillis ?? limits?.cpuMillis ?? 0,
+      memoryBytes: memory ?? limits?.memoryBytes ?? 0n,
+      pids: options.pids ?? limits?.pids ?? 0,
+      tmpBytes: limits?.tmpBytes ?? 0n,
+    });
+  }
+  return spec;
+}
+
+function environmentTable(environments: readonly Environment[]): string {
+  const rows = environments.map(({ id, spec, isDefault, createdAt, archivedAt }) => [
+    id,
+    spec?.name ?? "",
+    spec?.driver || "default",
+    enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || "default",
+    isDefault ? "yes" : "",
+    archivedAt === undefined ? timeText(createdAt) : `${timeText(createdAt)} archived`,
+  ]);
+  return formatTable(["ID", "NAME", "DRIVER", "NETWORK", "DEFAULT", "CREATED"], rows);
+}
+
+function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environment): string {
+  return formatFields([
+    ["id", id],
+    ["name", spec?.name],
+    ["description", spec?.description],
+    ["driver", spec?.driver || "the installation's default"],
+    ["image", spec?.image],
+    ["labels", pairsText(spec?.labels ?? {})],
+    ["pool", spec?.pool],
+    ["network", enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || "the driver's default"],
+    ["hosts", spec?.network?.allowedHosts.join(" ")],
+    ["variables", pairsText(spec?.variables ?? {})],
+    ["setup", spec?.setup.join("\n")],
+    ["default", isDefault ? "yes" : ""],
+    ["metadata", pairsText(spec?.metadata ?? {})],
+    ["created", timeText(createdAt)],
+    ["archived", timeText(archivedAt)],
+  ]);
+}

@@ -1,0 +1,195 @@
+/** `tendon hand`: hands by themselves, without a brain. */
+import type { Command } from "commander";
+import { newId } from "../../kit/ids.ts";
+import { StartupError } from "../../kit/program.ts";
+import {
+  ExecutionOutcomeSchema,
+  type ExecutionResult,
+  type Hand,
+  HandSchema,
+  HandStateSchema,
+} from "../../proto/gen/tendon/v1/hand_pb.js";
+import { ExecuteResponseSchema, ListHandsResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
+import { resultText } from "../event-payload.ts";
+import { formatFields, formatTable } from "../table.ts";
+import { enumWord, parseDuration, timeText } from "../words.ts";
+import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+
+const DAY_MS = 24 * 3_600_000;
+/** Making a hand may take the environment's provision timeout, which is an hour at most. */
+const PROVISION_WITHIN = { deadlineMs: 3_600_000 + 30_000 };
+
+export function addHandCommands(program: Command): void {
+  const hand = program.command("hand").description("hands: make them, run tools in them, give them back");
+  hand.addHelpText(
+    "after",
+    `
+Examples:
+  tendon hand provision --json
+  tendon hand exec hand_01… "uname -a"
+  tendon hand release hand_01…`,
+  );
+  const list = addPageOptions(hand.command("list").description("list hands, newest first"))
+    .option("--session <session>", "only hands of this session")
+    .option("--all", "also lost and released ones");
+  onAction<PageOptions & { session?: string; all?: boolean }>(list, async ({ options, api, output }) => {
+    const request = {
+      ...pageOf(options),
+      sessionId: options.session ?? "",
+      includeEnded: options.all === true,
+    };
+    const page = await api.hands.listHands(request, CALL_WITHIN);
+    output.message(ListHandsResponseSchema, page, () => handTable(page.hands) + nextPageNote(page));
+  });
+  addProvision(hand);
+  addExec(hand);
+  const release = hand
+    .command("release <hand>")
+    .description("give a hand back: what runs in it is killed, its workspace removed");
+  onAction(release, async ({ args, api, output }) => {
+    const { hand: released } = await api.hands.releaseHand({ handId: String(args[0]) }, CALL_WITHIN);
+    output.message(HandSchema, released!, () => handText(released!));
+  });
+}
+
+function addProvision(hand: Command): void {
+  type Options = { env?: string; session?: string; slot?: string; requestId?: string };
+  const command = hand
+    .command("provision")
+    .description("make a hand and wait until it takes calls")
+    .option("--env <environment>", "left out: the session's, or the default environment")
+    .option("--session <session>", "session that will own it")
+    .option("--slot <slot>", "slot of the session")
+    .option("--request-id <id>", "makes repeating this command safe")
+    .addHelpText(
+      "after",
+      '\nExample:\n  tendon hand exec "$(tendon hand provision --json | jq -r .id)" "uname -a"',
+    );
+  onAction<Options>(command, async ({ options, api, output }) => {
+    const request = {
+      requestId: options.requestId ?? newId("request"),
+      sessionId: options.session ?? "",
+      slot: options.slot ?? "",
+      environmentId: options.env ?? "",
+    };
+    const { hand: made } = await api.hands.provision(request, PROVISION_WITHIN);
+    output.message(HandSchema, made!, () => handText(made!));
+  });
+}
+
+interface ExecOptions {
+  tool?: string;
+  input?: string;
+  timeout?: number;
+  id?: string;
+  session?: string;
+  reason?: string;
+}
+
+function addExec(hand: Command): void {
+  const command = hand
+    .command("exec <hand> [command...]")
+    .description("run a command with the hand's bash, or another tool; its output streams to standard output")
+    .option("--tool <name>", "another tool, with --input")
+    .option("--input <json>", "the tool's input: JSON text of one object")
+    .option("--timeout <duration>", "such as 10m; left out: 2m", parseDuration(DAY_MS))
+    .option("--id <id>", "name of the execution: repeating the command with it runs nothing twice")
+    .option("--reason <text>", "why you work on a session's hand; stands in its log")
+    .addHelpText(
+      "after",
+      `
+Ends with 0 when the call succeeded, with 1 when it failed.
+
+Examples:
+  tendon hand exec hand_01… "uname -a"
+  tendon hand exec hand_01… --tool read --input '{"file_path": "notes.txt"}'
+  tendon hand exec hand_01… --timeout 1h --json -- make test`,
+    );
+  onAction<ExecOptions>(command, execute);
+}
+
+async function execute({ options, args, api, output }: CommandContext<ExecOptions>): Promise<number> {
+  const call = callOf(options, (args[1] as string[] | undefined) ?? []);
+  const request = {
+    executionId: options.id ?? newId("execution"),
+    handId: String(args[0]),
+    timeoutMs: BigInt(options.timeout ?? 0),
+    reason: options.reason ?? "",
+    ...call,
+  };
+  let written = 0;
+  for await (const response of api.hands.execute(request)) {
+    const { kind } = response;
+    if (output.json) output.message(ExecuteResponseSchema, response, () => "");
+    else if (kind.case === "output") {
+      written += kind.value.data.length;
+      process.stdout.write(kind.value.data);
+    }
+    if (kind.case !== "result") continue;
+    if (!output.json) showResult(kind.value, written, (text) => output.write(text), output.note);
+    return kind.value.isError ? 1 : 0;
+  }
+  throw new StartupError(
+    "the server ended the call without a result; the same command with the same --id asks again",
+  );
+}
+
+function callOf(options: ExecOptions, words: readonly string[]): { name: string; input: string } {
+  if (options.tool !== undefined) {
+    if (words.length > 0)
+      throw new StartupError("--tool takes its input from --input; leave the command out", EXIT_USAGE);
+    return { name: options.tool, input: options.input ?? "{}" };
+  }
+  if (words.length === 0)
+    throw new StartupError("nothing to run: give a command, or --tool and --input", EXIT_USAGE);
+  return { name: "bash", input: JSON.stringify({ command: words.join(" ") }) };
+}
+
+/** Tools that stream nothing have all they say in the result. */
+function showResult(
+  result: ExecutionResult,
+  written: number,
+  write: (text: string) => void,
+  note: (text: string) => void,
+) {
+  const outcome = enumWord(ExecutionOutcomeSchema, result.outcome);
+  if (written === 0) write(ensureNewline(resultText(result.content)));
+  if (!result.isError && outcome === "completed") return;
+  if (written > 0 && outcome !== "completed") note(resultText(result.content).split("\n").at(-1) ?? "");
+  const exit = result.exit && (result.exit.signal || `exit code ${result.exit.code}`);
+  const origin = result.failure && `${result.failure.part} ${result.failure.reason}`;
+  note(["the call failed", outcome, exit, origin].filter(Boolean).join(", "));
+}
+
+function ensureNewline(text: string): string {
+  return text === "" || text.endsWith("\n") ? text : `${text}\n`;
+}
+
+function handTable(hands: readonly Hand[]): string {
+  const rows = hands.map(({ id, sessionId, slot, driver, state, lastUsedAt }) => [
+    id,
+    enumWord(HandStateSchema, state),
+    driver,
+    slot,
+    sessionId,
+    timeText(lastUsedAt),
+  ]);
+  return formatTable(["ID", "STATE", "DRIVER", "SLOT", "SESSION", "LAST USED"], rows);
+}
+
+function handText(hand: Hand): string {
+  return formatFields([
+    ["id", hand.id],
+    ["state", [enumWord(HandStateSchema, hand.state), hand.stateDetail].filter(Boolean).join(": ")],
+    ["driver", hand.driver],
+    ["session", hand.sessionId],
+    ["slot", hand.slot],
+    ["environment", hand.environmentId],
+    ["hand agent", hand.handAgentId],
+    ["tools", hand.tools.map(({ name }) => name).join(", ")],
+    ["left running", hand.leftProcesses.map(({ pid, command }) => `${pid} ${command}`).join("\n")],
+    ["created", timeText(hand.createdAt)],
+    ["last used", timeText(hand.lastUsedAt)],
+  ]);
+}

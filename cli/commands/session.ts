@@ -1,0 +1,191 @@
+/** `tendon session`: logs, and what is derived from them. */
+import type { Command } from "commander";
+import {
+  type Session,
+  SessionSchema,
+  SessionStatus,
+  SessionStatusSchema,
+  StopReasonSchema,
+} from "../../proto/gen/tendon/v1/session_pb.js";
+import {
+  ListSessionsResponseSchema,
+  WakeSessionResponseSchema,
+} from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { CALL_WITHIN, onAction } from "../command.ts";
+import { findDefaultAgent } from "../default-agent.ts";
+import { formatFields, formatTable } from "../table.ts";
+import { userMessage } from "../user-events.ts";
+import {
+  enumWord,
+  enumWords,
+  pairsText,
+  parseCount,
+  parseEnum,
+  parsePair,
+  parseRepeated,
+  timeText,
+} from "../words.ts";
+import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+import { addSessionLogCommands } from "./session-log.ts";
+
+export function addSessionCommands(program: Command): void {
+  const session = program
+    .command("session")
+    .description("sessions: make them, talk to them, read their logs");
+  session.addHelpText(
+    "after",
+    `
+Examples:
+  tendon session create --message "run: date"
+  tendon session send sesn_01… "and now: run: uptime" --follow
+  tendon session list --status running --json`,
+  );
+  addCreate(session);
+  addSessionLogCommands(session);
+  addList(session);
+  const get = session.command("get <session>").description("show a session");
+  onAction(get, async ({ args, api, output }) => {
+    const { session: found } = await api.sessions.getSession({ sessionId: String(args[0]) }, CALL_WITHIN);
+    output.message(SessionSchema, found!, () => sessionText(found!));
+  });
+  const wake = session
+    .command("wake <session>")
+    .description("offer work that waits at once; never needed, never harmful");
+  onAction(wake, async ({ args, api, output }) => {
+    const answer = await api.sessions.wakeSession({ sessionId: String(args[0]) }, CALL_WITHIN);
+    const text = () => (answer.hasWork ? "the session has work" : "the session has nothing to do");
+    output.message(WakeSessionResponseSchema, answer, text);
+  });
+  addEnding(session);
+}
+
+function addCreate(session: Command): void {
+  type Options = {
+    agent?: string;
+    agentVersion?: number;
+    env?: string;
+    title?: string;
+    metadata?: Record<string, string>;
+    vault?: string[];
+    message?: string;
+    requestId?: string;
+  };
+  const command = session
+    .command("create")
+    .description("make a session")
+    .option("--agent <agent>", 'left out: the newest agent named "default"')
+    .option("--agent-version <n>", "left out: the latest", parseCount(1, 2 ** 31 - 1))
+    .option("--env <environment>", "left out: the default environment")
+    .option("--title <text>", "title for people")
+    .option("--metadata <name=value>", "may be given several times", parsePair)
+    .option("--vault <vault>", "in order of priority; may be given several times", parseRepeated)
+    .option("--message <text>", "first message")
+    .option("--request-id <id>", "makes repeating this command safe")
+    .addHelpText("after", '\nExample:\n  tendon session create --message "run: uname -a" --json');
+  onAction<Options>(command, async ({ options, api, output }) => {
+    const request = {
+      requestId: options.requestId ?? "",
+      agentId: options.agent ?? (await findDefaultAgent(api.agents)),
+      agentVersion: options.agentVersion ?? 0,
+      environmentId: options.env ?? "",
+      title: options.title ?? "",
+      metadata: options.metadata ?? {},
+      vaultIds: options.vault ?? [],
+      initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
+    };
+    const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);
+    output.message(SessionSchema, made!, () => sessionText(made!));
+  });
+}
+
+function addList(session: Command): void {
+  const command = addPageOptions(session.command("list").description("list sessions, newest first"))
+    .option(
+      "--status <status>",
+      `${enumWords(SessionStatusSchema).join(", ")}; may be given several times`,
+      (word, before: SessionStatus[] | undefined) => [
+        ...(before ?? []),
+        parseEnum<SessionStatus>(SessionStatusSchema)(word),
+      ],
+    )
+    .option("--agent <agent>", "only sessions of this agent")
+    .option("--archived", "also archived ones")
+    .option("--ascending", "oldest first");
+  type Options = PageOptions & {
+    status?: SessionStatus[];
+    agent?: string;
+    archived?: boolean;
+    ascending?: boolean;
+  };
+  onAction<Options>(command, async ({ options, api, output }) => {
+    const request = {
+      ...pageOf(options),
+      statuses: options.status ?? [],
+      agentId: options.agent ?? "",
+      includeArchived: options.archived === true,
+      ascending: options.ascending === true,
+    };
+    const page = await api.sessions.listSessions(request, CALL_WITHIN);
+    const text = () => sessionTable(page.sessions) + nextPageNote(page);
+    output.message(ListSessionsResponseSchema, page, text);
+  });
+}
+
+function addEnding(session: Command): void {
+  const archive = session.command("archive <session>").description("end a session for good and keep its log");
+  archive.option("--interrupt", "also when it runs");
+  onAction<{ interrupt?: boolean }>(archive, async ({ options, args, api, output }) => {
+    const request = { sessionId: String(args[0]), interrupt: options.interrupt === true };
+    const { session: ended } = await api.sessions.archiveSession(request, CALL_WITHIN);
+    output.message(SessionSchema, ended!, () => sessionText(ended!));
+  });
+  const erase = session.command("delete <session>").description("erase a session and its log");
+  erase.option("--interrupt", "also when it runs");
+  onAction<{ interrupt?: boolean }>(erase, async ({ options, args, api, output }) => {
+    const sessionId = String(args[0]);
+    await api.sessions.deleteSession({ sessionId, interrupt: options.interrupt === true }, CALL_WITHIN);
+    output.value({ deleted: sessionId }, () => `${sessionId} is erased`);
+  });
+}
+
+function sessionTable(sessions: readonly Session[]): string {
+  const rows = sessions.map(({ id, title, status, stopReason, head, agent, updatedAt }) => [
+    id,
+    title,
+    statusText(status, stopReason),
+    String(head),
+    agent?.spec?.name ?? "",
+    timeText(updatedAt),
+  ]);
+  return formatTable(["ID", "TITLE", "STATUS", "EVENTS", "AGENT", "CHANGED"], rows);
+}
+
+function statusText(status: SessionStatus, stopReason: number): string {
+  const word = enumWord(SessionStatusSchema, status);
+  const reason = enumWord(StopReasonSchema, stopReason);
+  return status === SessionStatus.IDLE && reason !== "" ? `${word} (${reason})` : word;
+}
+
+function sessionText(session: Session): string {
+  const { usage } = session;
+  return formatFields([
+    ["id", session.id],
+    ["title", session.title],
+    ["status", statusText(session.status, session.stopReason)],
+    ["events", String(session.head)],
+    [
+      "agent",
+      `${session.agent?.spec?.name ?? ""} ${session.agent?.id ?? ""} version ${session.agent?.version ?? 0}`,
+    ],
+    ["environment", session.environmentId],
+    ["metadata", pairsText(session.metadata)],
+    [
+      "usage",
+      usage &&
+        `${usage.modelRequests} model requests, ${usage.inputTokens} tokens in, ${usage.outputTokens} out`,
+    ],
+    ["created", timeText(session.createdAt)],
+    ["changed", timeText(session.updatedAt)],
+    ["archived", timeText(session.archivedAt)],
+  ]);
+}

@@ -1,0 +1,13 @@
+#!/usr/bin/env node
+/** The `tendon` command. */
+import { runMain } from "../kit/program.ts";
+import { runTendon } from "./tendon.ts";
+
+/** A reader that went away, such as `head`, has seen enough: that is no failure. */
+const readerIsGone = new Promise<number>((resolve, reject) => {
+  process.stdout.on("error", (error: NodeJS.ErrnoException) =>
+    error.code === "EPIPE" ? resolve(0) : reject(error),
+  );
+});
+
+await runMain("tendon", () => Promise.race([runTendon(process.argv.slice(2)), readerIsGone]));

@@ -1,0 +1,17 @@
+/** The events that a person at a terminal sends. Each has an id of its own, so that sending it again does no harm. */
+import { create } from "@bufbuild/protobuf";
+import { newId } from "../kit/ids.ts";
+import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
+
+export function userMessage(text: string): EventInput {
+  return clientEvent("user.message", JSON.stringify({ content: [{ type: "text", text }] }));
+}
+
+export function userInterrupt(): EventInput {
+  return clientEvent("user.interrupt", "{}");
+}
+
+/** `payload` is JSON text of one object. */
+export function clientEvent(type: string, payload: string, id = newId("event")): EventInput {
+  return create(EventInputSchema, { id, type, payload });
+}
