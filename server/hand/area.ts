@@ -1,5 +1,5 @@
 /** Puts the parts that know hands together. */
-import { messageOf, TendonError } from "../../kit/errors.ts";
+import { TendonError } from "../../kit/errors.ts";
 import { bindService } from "../../kit/rpc/service.ts";
 import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
@@ -36,6 +36,8 @@ export interface HandArea extends Area {
   readonly connectedAgents: () => number;
   /** Executions that this replica has to do with now. */
   readonly runningExecutions: () => number;
+  /** Bytes of output that this replica keeps for readers; at most 1 MiB for each running execution. */
+  readonly bufferedBytes: () => number;
 }
 
 export function createHandArea(options: HandAreaOptions): HandArea {
@@ -72,26 +74,31 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,
     runningExecutions: () => hub.size,
-    drain: (graceMs) => drain(deps, connections, graceMs),
+    bufferedBytes: () => hub.bufferedBytes,
+    drain: (graceMs) => drain(deps, { connections, executor }, graceMs),
   };
 }
 
-/** Agents are told, and have half of the grace to end the connection themselves; executions go on where they connect next. */
-async function drain(deps: HandDeps, connections: AgentConnections, graceMs: number): Promise<void> {
+/**
+ * Agents are told, and have half of the grace to end their connections themselves; then they and those who wait for
+ * calls are sent away. What runs goes on, and is followed wherever they come back.
+ */
+async function drain(
+  deps: HandDeps,
+  { connections, executor }: { connections: AgentConnections; executor: Executor },
+  graceMs: number,
+): Promise<void> {
   for (const connection of connections.all()) connection.post({ case: "draining", value: {} });
-  const gone = async (withinMs: number) => {
-    const deadlineMs = deps.clock.monotonicMs() + withinMs;
-    while (connections.all().length > 0 && deps.clock.monotonicMs() < deadlineMs) {
-      await deps.clock.sleep(Math.min(20, withinMs));
-    }
-  };
-  try {
-    await gone(graceMs / 2);
-    for (const connection of connections.all()) {
-      connection.end(new TendonError("DRAINING", "the server stops; connect again"));
-    }
-    await gone(graceMs / 2);
-  } catch (error) {
-    deps.logger.warn({ error: messageOf(error) }, "hand agents could not be told that the server stops");
+  await allGone(deps, connections, graceMs / 2);
+  const error = new TendonError("DRAINING", "the server stops; connect again");
+  executor.sendAway(error);
+  for (const connection of connections.all()) connection.end(error);
+  await allGone(deps, connections, graceMs / 2);
+}
+
+async function allGone({ clock }: HandDeps, connections: AgentConnections, withinMs: number): Promise<void> {
+  const deadlineMs = clock.monotonicMs() + withinMs;
+  while (connections.all().length > 0 && clock.monotonicMs() < deadlineMs) {
+    await clock.sleep(Math.max(1, Math.min(20, withinMs)));
   }
 }

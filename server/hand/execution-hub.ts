@@ -1,6 +1,7 @@
 /** The running executions that this replica has to do with, by key. */
 import { create } from "@bufbuild/protobuf";
 import type { Clock } from "../../kit/clock.ts";
+import type { TendonError } from "../../kit/errors.ts";
 import { PreviewOutputSchema, PreviewSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { SessionLog } from "../ports/session-log.ts";
@@ -54,6 +55,16 @@ export class ExecutionHub {
     return [...this.live.values()]
       .filter((live) => !live.isStreaming)
       .map((live) => live.execution.executionKey);
+  }
+
+  sendAway(error: TendonError): void {
+    for (const live of this.live.values()) live.sendAway(error);
+  }
+
+  get bufferedBytes(): number {
+    let bytes = 0;
+    for (const live of this.live.values()) bytes += live.bufferedBytes;
+    return bytes;
   }
 
   get size(): number {

@@ -303,6 +303,12 @@ export class Executor {
     return concluded.kind === "stored" ? "cancelled" : "ended";
   }
 
+  /** The server stops: callers go elsewhere, what runs goes on. */
+  sendAway(error: TendonError): void {
+    for (const waiters of this.waiting.values()) for (const wake of waiters) wake.abort(error);
+    this.hub.sendAway(error);
+  }
+
   /** Tells the agent to end a bound execution; an agent that is not connected is told when it comes back. */
   async stop(
     executionKey: string,

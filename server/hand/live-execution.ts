@@ -1,7 +1,7 @@
 /**
  * A running execution in this replica's memory: the newest output, and who reads it.
  *
- * X5: at most `RING_BYTES` of output are kept. A reader that has not taken the oldest bytes holds the execution's own
+ * X5: at most `RING_BYTES` and one piece of output are kept. A reader that has not taken the oldest bytes holds the execution's own
  * stream up, no other; after `readerStallMs` without progress it is cut loose and may ask again from where it was. So
  * a result waits for a slow reader that long at most, and then for nobody.
  */
@@ -24,7 +24,8 @@ export interface OutputPiece {
 interface Reader {
   cursor: number;
   wake: () => void;
-  cut: boolean;
+  /** Why it may not read on; undefined while it may. */
+  cut: "too slow" | TendonError | undefined;
   /** Since when it holds the execution up, and where. */
   stall: { readonly cursor: number; readonly sinceMs: number } | undefined;
 }
@@ -92,13 +93,8 @@ export class LiveExecution {
     );
     const controller = new AbortController();
     this.stream = { controller, firstOffset };
-    const wanted = Math.min(this.end, ...[...this.readers].map((reader) => reader.cursor));
-    const resumeOffset = Math.max(wanted < this.base ? wanted : this.end, firstOffset);
-    if (resumeOffset !== this.end) {
-      this.chunks = [];
-      this.base = resumeOffset;
-      this.end = resumeOffset;
-    }
+    const resumeOffset = Math.max(this.end, firstOffset);
+    if (resumeOffset !== this.end) this.emptyRing(resumeOffset);
     return { resumeOffset, signal: controller.signal };
   }
 
@@ -119,10 +115,7 @@ export class LiveExecution {
     this.previews?.push(this.end, fresh);
     this.chunks.push({ offset: this.end, data: fresh });
     this.end += fresh.length;
-    while (this.chunks.length > 1 && this.end - this.base > RING_BYTES) {
-      const dropped = this.chunks.shift()!;
-      this.base = dropped.offset + dropped.data.length;
-    }
+    this.dropBefore(this.end - RING_BYTES);
     for (const reader of this.readers) reader.wake();
   }
 
@@ -136,12 +129,20 @@ export class LiveExecution {
     this.notifyProgress();
   }
 
+  /** Ends all who read now; the execution goes on. */
+  sendAway(error: TendonError): void {
+    for (const reader of this.readers) {
+      reader.cut = error;
+      reader.wake();
+    }
+  }
+
   /**
    * Output from an offset on until the end; pieces of at most 64 KiB. Offsets jump forward over what nobody has any
    * more. UNAVAILABLE when the reader was too slow: it may ask again from its offset.
    */
   async *read(fromOffset: number, signal: AbortSignal): AsyncGenerator<OutputPiece, void, undefined> {
-    const reader: Reader = { cursor: fromOffset, wake: () => {}, cut: false, stall: undefined };
+    const reader: Reader = { cursor: fromOffset, wake: () => {}, cut: undefined, stall: undefined };
     this.readers.add(reader);
     const onAbort = () => reader.wake();
     signal.addEventListener("abort", onAbort, { once: true });
@@ -149,7 +150,7 @@ export class LiveExecution {
       this.rewindTo(fromOffset);
       for (;;) {
         signal.throwIfAborted();
-        if (reader.cut) throw tooSlow(reader.cursor);
+        if (reader.cut !== undefined) throw reader.cut === "too slow" ? tooSlow(reader.cursor) : reader.cut;
         const piece = this.pieceAt(reader.cursor);
         if (piece !== undefined) {
           yield piece;
@@ -171,25 +172,43 @@ export class LiveExecution {
   }
 
   private pieceAt(cursor: number): OutputPiece | undefined {
-    // While the agent sends again, what lies between is on its way.
-    if (cursor >= this.end || this.base === this.end) return undefined;
     const from = Math.max(cursor, this.base);
     const chunk = this.chunks.find(({ offset, data }) => from < offset + data.length);
-    if (chunk === undefined) return undefined;
+    if (chunk === undefined || cursor >= this.end) return undefined;
     const start = from - chunk.offset;
     return { offset: from, data: chunk.data.subarray(start, start + MAX_PIECE_BYTES) };
   }
 
-  /** The agent keeps its output until the result is stored: it can send again what the ring has lost (X2). */
+  /**
+   * The agent keeps its output until the result is stored: it is made to send again what the ring has lost (X2). Those
+   * who read further on wait until it comes by there.
+   */
   private rewindTo(offset: number): void {
+    if (this.finished !== undefined || offset >= this.base || this.rewinds >= MAX_REWINDS) return;
     const { stream } = this;
-    if (stream === undefined || this.finished !== undefined || offset >= this.base) return;
-    if (stream.firstOffset >= this.base || this.rewinds >= MAX_REWINDS) return;
+    if (stream !== undefined && stream.firstOffset >= this.base) return;
     this.rewinds += 1;
+    this.emptyRing(offset);
     this.stream = undefined;
-    stream.controller.abort(
+    stream?.controller.abort(
       new TendonError("UNAVAILABLE", "a reader needs earlier output; open the stream again"),
     );
+  }
+
+  private emptyRing(offset: number): void {
+    this.chunks = [];
+    this.base = offset;
+    this.end = offset;
+  }
+
+  /** Whole chunks alone are dropped: what a reader is in the middle of stays. */
+  private dropBefore(offset: number): void {
+    for (let oldest = this.chunks[0]; oldest !== undefined; oldest = this.chunks[0]) {
+      const end = oldest.offset + oldest.data.length;
+      if (end > offset) return;
+      this.chunks.shift();
+      this.base = end;
+    }
   }
 
   /** Until the ring has room for so many bytes, or those in the way have stood still for too long. */
@@ -213,7 +232,7 @@ export class LiveExecution {
   }
 
   private cutLoose(reader: Reader): void {
-    reader.cut = true;
+    reader.cut = "too slow";
     reader.wake();
   }
 

@@ -1,7 +1,7 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { ExecutionOutcome, type ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
-import type { ExecuteResponse } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { eventually } from "../kit/eventually.ts";
+import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
 import { HandRig } from "../kit/hand-rig.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { type ScriptedCall, textResult } from "../kit/scripted-hand-agent.ts";
@@ -23,43 +23,6 @@ afterEach(async () => {
   await database.pool().query("update hand_agents set revoked_at = now()");
   await database.pool().query("update environments set is_default = false");
 });
-
-interface Ran {
-  hand: string | undefined;
-  attached: boolean | undefined;
-  output: string;
-  firstOffset: number | undefined;
-  result: ExecutionResult;
-}
-
-async function collect(stream: AsyncIterable<ExecuteResponse>): Promise<Ran> {
-  const output: Buffer[] = [];
-  const ran: Partial<Ran> = { hand: undefined, attached: undefined, firstOffset: undefined };
-  for await (const { kind } of stream) {
-    if (kind.case === "bound") {
-      ran.hand = kind.value.handId;
-      ran.attached = kind.value.attached;
-    } else if (kind.case === "output") {
-      ran.firstOffset ??= Number(kind.value.offset);
-      expect(Number(kind.value.offset)).toBe(ran.firstOffset + Buffer.concat(output).length);
-      output.push(Buffer.from(kind.value.data));
-    } else if (kind.case === "result") ran.result = kind.value;
-  }
-  return { ...ran, output: Buffer.concat(output).toString() } as Ran;
-}
-
-function textOf(result: ExecutionResult): string {
-  return (JSON.parse(result.content) as { text: string }[]).map((block) => block.text).join("\n");
-}
-
-/** A call that ends when the test says so. */
-function gate() {
-  let open!: (result?: ReturnType<typeof textResult>) => void;
-  const opened = new Promise<ReturnType<typeof textResult>>((resolve) => {
-    open = (result = textResult("done")) => resolve(result);
-  });
-  return { open, opened };
-}
 
 describe("a tool call", () => {
   test("provisions the slot's hand, runs, streams its output and ends in one result event (H4, X3)", async () => {
@@ -132,7 +95,7 @@ describe("a tool call", () => {
   });
 
   test("can be followed by a second caller from any byte (X2)", async () => {
-    const { open, opened } = gate();
+    const { open, opened } = gate<ReturnType<typeof textResult>>();
     const agent = await rig.agent({
       run: (call) => {
         call.write("0123456789");
@@ -146,13 +109,13 @@ describe("a tool call", () => {
     await eventually(() => agent.resumeOffsets.length === 1);
     const second = collect(rig.harness.execute({ ...call, fromOffset: 4n }));
     await eventually(() => rig.previews.length > 0);
-    open();
+    open(textResult("done"));
     expect((await first).output).toBe("0123456789");
     expect(await second).toMatchObject({ attached: true, output: "456789", firstOffset: 4 });
   });
 
   test("goes on without its caller, and its result reaches the log (X2, X3)", async () => {
-    const { open, opened } = gate();
+    const { open, opened } = gate<ReturnType<typeof textResult>>();
     const agent = await rig.agent({ run: () => opened });
     await agent.connect();
     const session = await rig.session();

@@ -138,10 +138,8 @@ export class ScriptedHandAgent {
         },
       },
     });
-    await eventually(() => {
-      if (this.ended !== undefined) throw this.ended;
-      return this.generation > before;
-    });
+    await eventually(() => this.ended !== undefined || this.generation > before);
+    if (this.ended !== undefined) throw this.ended;
     for (const entry of this.journal.values()) this.openStream(entry);
   }
 
@@ -295,7 +293,9 @@ export class ScriptedHandAgent {
     this.resumeOffsets.push(Number(kind.value.offset));
     const reading = this.readStream(entry, responses);
     reading.catch(() => wake(entry));
-    await Promise.race([this.sendStream(entry, call, Number(kind.value.offset)), reading]);
+    const sending = this.sendStream(entry, call, Number(kind.value.offset));
+    sending.catch(() => {});
+    await Promise.race([sending, reading]);
     await reading;
   }
 

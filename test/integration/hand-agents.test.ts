@@ -1,0 +1,444 @@
+import { randomBytes } from "node:crypto";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { hashSecret } from "../../kit/sign/secrets.ts";
+import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { BUILTIN_TOOLS } from "../../server/hand/builtin-tools.ts";
+import { eventually } from "../kit/eventually.ts";
+import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
+import { HandRig } from "../kit/hand-rig.ts";
+import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { DEFAULT_TOOLS, type textResult as TextResult, textResult } from "../kit/scripted-hand-agent.ts";
+import { startTcpRelay } from "../kit/tcp-relay.ts";
+
+let database: TestDatabase;
+let rig: HandRig;
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+});
+afterAll(() => database.drop());
+beforeEach(async () => {
+  rig = new HandRig({ pool: database.pool() });
+  await rig.start();
+});
+afterEach(async () => {
+  await rig.stop();
+  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
+  await database.pool().query("update environments set is_default = false");
+});
+
+type Result = ReturnType<typeof TextResult>;
+
+/** A session with a call that runs until the gate opens. */
+async function running(write = "") {
+  const { open, opened } = gate<Result>();
+  const agent = await rig.agent({
+    run: (call) => {
+      if (call.input.wait !== true) return textResult("quick");
+      call.write(write);
+      return opened;
+    },
+  });
+  await agent.connect();
+  const session = await rig.session();
+  const call = await session.toolUse("bash", { wait: true });
+  const ran = collect(rig.harness.execute(call));
+  ran.catch(() => {});
+  await eventually(() => agent.runs.size === 1);
+  return { agent, session, call, ran, open };
+}
+
+describe("enrolment", () => {
+  async function joinToken(
+    change: { uses?: number; expired?: boolean; revoked?: boolean } = {},
+  ): Promise<string> {
+    const token = `tj_${randomBytes(8).toString("hex")}`;
+    await rig.pool.query(
+      `insert into join_tokens (join_token_id, workspace_id, pool, secret_hash, uses_left, expires_at, revoked_at)
+       values ($1, $2, 'lab', $3, $4, now() + $5::interval, $6)`,
+      [
+        `jointok_${token}`,
+        rig.workspaceId,
+        Buffer.from(hashSecret(token), "hex"),
+        change.uses ?? 1,
+        change.expired ? "-1 second" : "1 hour",
+        change.revoked ? new Date() : null,
+      ],
+    );
+    return token;
+  }
+  const enroll = (token: string, publicKey = randomBytes(32)) =>
+    rig
+      .agentService({ kind: "anonymous" })
+      .enroll({ joinToken: token, publicKey, name: "box", labels: { rack: "1" } });
+
+  test("a join token makes as many agents as it has uses, and a repeated key is no use", async () => {
+    const token = await joinToken({ uses: 2 });
+    const key = randomBytes(32);
+    const first = await enroll(token, key);
+    expect(first).toMatchObject({ workspaceId: rig.workspaceId, pool: "lab" });
+    expect(await enroll(token, key)).toEqual(first);
+    const second = await enroll(token);
+    expect(second.handAgentId).not.toBe(first.handAgentId);
+    await expect(enroll(token)).rejects.toMatchObject({ reason: "JOIN_TOKEN_INVALID" });
+    expect(await enroll(token, key)).toEqual(first);
+    const audit = await rig.pool.query<{ actor: string; workspace_id: string }>(
+      "select actor, workspace_id from audit_entries where action = 'hand_agent.enroll' and subject = $1",
+      [first.handAgentId],
+    );
+    expect(audit.rows).toEqual([{ actor: `join_token jointok_${token}`, workspace_id: rig.workspaceId }]);
+  });
+
+  test("of many at once no more get in than the token has uses", async () => {
+    const token = await joinToken({ uses: 3 });
+    const settled = await Promise.allSettled(Array.from({ length: 8 }, () => enroll(token)));
+    expect(settled.filter(({ status }) => status === "fulfilled")).toHaveLength(3);
+  });
+
+  test("unknown, expired and revoked tokens, and revoked agents, are refused", async () => {
+    const refused = { reason: "JOIN_TOKEN_INVALID" };
+    await expect(enroll("tj_unknown")).rejects.toMatchObject(refused);
+    await expect(enroll(await joinToken({ expired: true }))).rejects.toMatchObject(refused);
+    await expect(enroll(await joinToken({ revoked: true }))).rejects.toMatchObject(refused);
+    const token = await joinToken({ uses: 2 });
+    const key = randomBytes(32);
+    const { handAgentId } = await enroll(token, key);
+    await rig.pool.query("update hand_agents set revoked_at = now() where hand_agent_id = $1", [handAgentId]);
+    await expect(enroll(token, key)).rejects.toMatchObject({ reason: "HAND_AGENT_REVOKED" });
+  });
+});
+
+describe("connections", () => {
+  test("an agent is online while it is connected, and each connection has the next generation", async () => {
+    const agent = await rig.agent({ name: "box" });
+    await agent.connect();
+    const seen = async () =>
+      (await rig.admin.listHandAgents({})).handAgents.find(({ id }) => id === agent.handAgentId);
+    expect(await seen()).toMatchObject({ online: true, generation: 1n, name: "box", capacityHands: 10 });
+    expect((await seen())?.drivers[0]?.tools.map(({ name }) => name)).toEqual(["echo", "bash"]);
+    await agent.disconnect();
+    await eventually(async () => (await seen())?.online === false);
+    await agent.connect();
+    expect(await seen()).toMatchObject({ online: true, generation: 2n });
+  });
+
+  test("a newer connection replaces the older, whose end changes nothing (H3)", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const twin = await rig.agent();
+    Object.assign(twin, { options: (agent as unknown as { options: object }).options });
+    await twin.connect();
+    await eventually(() => !agent.isOnline);
+    expect(String(agent.ended)).toContain("newer connection");
+    await agent.disconnect();
+    expect(twin.generation).toBe(2n);
+    const { handAgents } = await rig.admin.listHandAgents({});
+    expect(handAgents.find(({ id }) => id === agent.handAgentId)).toMatchObject({
+      online: true,
+      generation: 2n,
+    });
+    const session = await rig.session();
+    const ran = await collect(rig.harness.execute(await session.toolUse("echo", { text: "twin" })));
+    expect(textOf(ran.result)).toBe("twin");
+    expect(twin.runs.size).toBe(1);
+  });
+
+  test("a half-open connection is found within the heartbeat timeout and does not hold up its successor (H3, R7)", async () => {
+    const relay = await startTcpRelay(rig.listener.port);
+    try {
+      const agent = await rig.agent();
+      await agent.connect(`http://127.0.0.1:${relay.port}`);
+      const frozenAt = performance.now();
+      relay.freeze();
+      await eventually(() => rig.area.connectedAgents() === 0, { withinMs: 3_000 });
+      const { heartbeatEveryMs, heartbeatTimeoutMs } = { heartbeatEveryMs: 100, heartbeatTimeoutMs: 400 };
+      expect(performance.now() - frozenAt).toBeLessThan(heartbeatTimeoutMs + 2 * heartbeatEveryMs + 500);
+      await eventually(() => rig.listener.connections <= 1);
+      await agent.disconnect();
+      await agent.connect();
+      expect(agent.generation).toBe(2n);
+    } finally {
+      await relay.close();
+    }
+  });
+
+  test("an agent that sends no sign of life is cut; one that does stays", async () => {
+    const silent = await rig.agent();
+    const lively = await rig.agent();
+    await silent.connect();
+    await lively.connect();
+    silent.beating = false;
+    await eventually(() => !silent.isOnline, { withinMs: 3_000 });
+    expect(lively.isOnline).toBe(true);
+    expect(lively.heard.some((kind) => kind.case === "heartbeat")).toBe(true);
+  });
+
+  test("another version of the protocol, a missing greeting and a revoked agent are refused with the reason", async () => {
+    const future = await rig.agent({ greeting: { protocolVersion: 2 } });
+    await expect(future.connect()).rejects.toMatchObject({ reason: "PROTOCOL_VERSION_UNSUPPORTED" });
+    const rude = rig.agentService({
+      kind: "hand_agent",
+      handAgentId: "hagt_x",
+      workspaceId: rig.workspaceId,
+      pool: "",
+    });
+    const call = rude.connect();
+    await call.send({ kind: { case: "heartbeat", value: {} } });
+    await expect(call.responses[Symbol.asyncIterator]().next()).rejects.toMatchObject({
+      reason: "INVALID_FIELD",
+    });
+    const gone = await rig.agent();
+    await rig.pool.query("update hand_agents set revoked_at = now() where hand_agent_id = $1", [
+      gone.handAgentId,
+    ]);
+    await expect(gone.connect()).rejects.toMatchObject({ reason: "HAND_AGENT_REVOKED" });
+  });
+
+  test("a server that stops tells its agents, and their calls go on when they come back", async () => {
+    const { agent, ran, call, open } = await running("before ");
+    await rig.area.drain!(500);
+    await expect(ran).rejects.toMatchObject({ reason: "DRAINING" });
+    expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
+    await agent.disconnect();
+    await agent.connect();
+    const again = collect(rig.harness.execute(call));
+    open(textResult("finished"));
+    expect(await again).toMatchObject({ attached: true, output: "before " });
+    expect([...agent.runs.values()]).toEqual([1]);
+  });
+});
+
+describe("an agent that comes back", () => {
+  test("with its journal goes on where it was, and every byte comes once (X1, X2)", async () => {
+    const { agent, session, ran, open } = await running("0123456789");
+    await eventually(() => agent.resumeOffsets.length === 1 && rig.previews.length > 0);
+    await agent.disconnect();
+    await agent.connect();
+    await eventually(() => agent.resumeOffsets.length === 2);
+    expect(agent.resumeOffsets).toEqual([0, 10]);
+    open(textResult("ok"));
+    expect(await ran).toMatchObject({ output: "0123456789", result: { isError: false } });
+    expect([...agent.runs.values()]).toEqual([1]);
+    expect(await session.events("agent.tool_result")).toHaveLength(1);
+  });
+
+  test("with a result that the server has not stored gets it stored, without any caller (X3)", async () => {
+    const { agent, session, open } = await running();
+    await agent.disconnect();
+    open(textResult("while away"));
+    await agent.connect();
+    const event = await eventually(async () => (await session.events("agent.tool_result"))[0]);
+    expect(event.payload.content).toEqual([{ type: "text", text: "while away" }]);
+    await eventually(() => agent.journal.size === 0);
+  });
+
+  test("without its journal leaves the outcome unknown, and the call is never run again (X1)", async () => {
+    const { agent, session, ran, call } = await running();
+    await agent.disconnect();
+    agent.forgetEverything("jrnl_2");
+    await agent.connect();
+    const { result } = await ran;
+    expect(result).toMatchObject({ isError: true, outcome: ExecutionOutcome.UNKNOWN });
+    expect((await collect(rig.harness.execute(call))).result.outcome).toBe(ExecutionOutcome.UNKNOWN);
+    expect(await session.events("agent.tool_result")).toHaveLength(1);
+    expect([...agent.runs.values()]).toEqual([1]);
+  });
+
+  test("that never saw a bound call is sent it again (X1b)", async () => {
+    const { agent, ran, open, call } = await running();
+    await agent.disconnect();
+    // As if the start message had been lost on the way: the journal has no entry.
+    agent.journal.clear();
+    agent.runs.clear();
+    open(textResult("second sending"));
+    await agent.connect();
+    expect(textOf((await ran).result)).toBe("second sending");
+    expect([...agent.runs]).toEqual([[`${call.sessionId}/${call.executionId}`, 1]]);
+  });
+
+  test("that missed a cancel is told then", async () => {
+    const { agent, session, call, ran } = await running();
+    await agent.disconnect();
+    agent.journal.clear();
+    agent.runs.clear();
+    await rig.harness.cancelExecution({
+      sessionId: session.id,
+      executionId: call.executionId,
+      lease: session.lease,
+    });
+    await agent.connect();
+    expect((await ran).result.outcome).toBe(ExecutionOutcome.CANCELLED);
+    expect(agent.runs.size).toBe(0);
+  });
+
+  test("without a hand that it had: the loss is told, and only then a new empty one is made (H2, R16)", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const first = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
+    // The brain had asked for this call before it could know of the loss.
+    const early = await session.toolUse("echo", { text: "2" });
+    await agent.disconnect();
+    agent.hands.clear();
+    await agent.connect();
+    const lost = await eventually(async () => (await session.events("hand.lost"))[0]);
+    expect(lost.payload).toMatchObject({ hand_id: first.hand, slot: "" });
+    const refused = await collect(rig.harness.execute(early));
+    expect(refused.result).toMatchObject({
+      outcome: ExecutionOutcome.NOT_STARTED,
+      failure: { reason: "HAND_LOST" },
+    });
+    const next = await collect(rig.harness.execute(await session.toolUse("echo", { text: "3" })));
+    expect(next.hand).not.toBe(first.hand);
+    expect(textOf(next.result)).toMatch(/lost.*new, empty one.*\n3$/s);
+    const after = await collect(rig.harness.execute(await session.toolUse("echo", { text: "4" })));
+    expect(textOf(after.result)).toBe("4");
+  });
+
+  test("with hands that nobody knows is told so, and never has to destroy ours (H1)", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
+    await agent.disconnect();
+    agent.hands.add("hand_stranger");
+    await agent.connect();
+    const named = await eventually(() => agent.heard.find((kind) => kind.case === "unownedHands"));
+    expect(named.value).toMatchObject({ handIds: ["hand_stranger"] });
+    expect(agent.hands.has(hand!)).toBe(true);
+  });
+});
+
+describe("releasing", () => {
+  test("destroys the hand, tells the log, and ends what ran in it", async () => {
+    const { agent, session, open } = await running();
+    agent.run = () => textResult("unused");
+    const [hand] = (await rig.client.listHands({ sessionId: session.id })).hands;
+    const { hand: released } = await rig.client.releaseHand({ handId: hand!.id });
+    expect(released?.state).toBe(HandState.RELEASED);
+    expect(agent.hands.size).toBe(0);
+    expect((await session.events("hand.released"))[0]?.payload).toMatchObject({ hand_id: hand!.id });
+    expect((await rig.client.releaseHand({ handId: hand!.id })).hand?.state).toBe(HandState.RELEASED);
+    expect(await session.events("hand.released")).toHaveLength(1);
+    open(textResult("killed", { isError: true, outcome: ExecutionOutcome.CANCELLED } as never));
+    await eventually(async () => (await session.events("agent.tool_result")).length === 1);
+  });
+
+  test("while the agent is away is kept and done when it comes back", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
+    await agent.disconnect();
+    await rig.area.control.releaseSession(session.id);
+    expect((await rig.client.getHand({ handId: hand! })).hand?.state).toBe(HandState.RELEASED);
+    expect(agent.hands.has(hand!)).toBe(true);
+    await agent.connect();
+    await eventually(() => !agent.hands.has(hand!));
+    expect(await session.events("hand.lost")).toEqual([]);
+  });
+
+  test("is refused for a fenced brain and hidden from other workspaces", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
+    const { lease } = session;
+    await session.takeOver();
+    await expect(rig.harness.releaseHand({ handId: hand!, lease })).rejects.toMatchObject({
+      reason: "LEASE_FENCED",
+    });
+    const stranger = rig.hands({ kind: "client", keyId: "k", workspaceId: "wrkspc_other" });
+    await expect(stranger.releaseHand({ handId: hand! })).rejects.toMatchObject({ reason: "NOT_FOUND" });
+    await expect(stranger.getHand({ handId: hand! })).rejects.toMatchObject({ reason: "NOT_FOUND" });
+    expect((await stranger.listHands({ includeEnded: true })).hands).toEqual([]);
+  });
+});
+
+describe("revoking", () => {
+  test("cuts the agent off, its hands are lost and what ran is unknown", async () => {
+    const { agent, session, ran } = await running();
+    await rig.pool.query("update hand_agents set revoked_at = now() where hand_agent_id = $1", [
+      agent.handAgentId,
+    ]);
+    // Whoever revoked it may have talked to another replica: the sweeper finds it.
+    await eventually(() => !agent.isOnline, { withinMs: 5_000 });
+    expect(agent.ended).toMatchObject({ reason: "HAND_AGENT_REVOKED" });
+    expect((await ran).result.outcome).toBe(ExecutionOutcome.UNKNOWN);
+    await eventually(async () => (await session.events("hand.lost")).length === 1);
+  });
+});
+
+describe("placement", () => {
+  test("follows pool, labels, driver and room, and says why a hand waits", async () => {
+    const plain = await rig.agent({ name: "plain", greeting: { capacityHands: 1 } });
+    const labelled = await rig.agent({
+      name: "gpu",
+      pool: "lab",
+      greeting: { labels: { gpu: "yes", zone: "a" } },
+    });
+    await plain.connect();
+    await labelled.connect();
+    const where = async (spec: object) => {
+      const environmentId = await rig.environment({ provisionTimeoutMs: 250, ...spec });
+      return rig.client.provision({ requestId: randomBytes(8).toString("hex"), environmentId });
+    };
+    expect((await where({ labels: { gpu: "yes" } })).hand?.handAgentId).toBe(labelled.handAgentId);
+    expect((await where({ pool: "lab" })).hand?.handAgentId).toBe(labelled.handAgentId);
+    const fails = async (spec: object, text: RegExp, reason = "NO_HAND_AGENT") =>
+      expect(where(spec)).rejects.toMatchObject({ reason, message: expect.stringMatching(text) });
+    await fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/);
+    await fails({ pool: "attic" }, /pool "attic"/);
+    await fails({ driver: "docker" }, /driver "docker"/);
+    await fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED");
+    expect((await where({})).hand?.handAgentId).toBe(labelled.handAgentId);
+    await labelled.disconnect();
+    expect((await where({})).hand?.handAgentId).toBe(plain.handAgentId);
+    await fails({}, /full/);
+  });
+
+  test("provisioning goes on when the agent reconnects, as the same hand (R15)", async () => {
+    const { open, opened } = gate<object>();
+    const agent = await rig.agent({ onProvision: () => opened });
+    await agent.connect();
+    const provisioned = rig.client.provision({ requestId: "slow" });
+    await eventually(() => agent.heard.some((kind) => kind.case === "provision"));
+    await agent.disconnect();
+    agent.onProvision = undefined;
+    await agent.connect();
+    const { hand } = await provisioned;
+    open({});
+    const asked = agent.heard.flatMap((kind) => (kind.case === "provision" ? [kind.value.handId] : []));
+    expect(new Set(asked)).toEqual(new Set([hand!.id]));
+  });
+
+  test("concurrent calls of one session share one hand", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const calls = await Promise.all([1, 2, 3, 4].map((n) => session.toolUse("echo", { text: String(n) })));
+    const ran = await Promise.all(calls.map((call) => collect(rig.harness.execute(call))));
+    expect(new Set(ran.map(({ hand }) => hand)).size).toBe(1);
+    expect(await session.events("hand.provisioned")).toHaveLength(1);
+  });
+});
+
+describe("tool lists", () => {
+  test("a session is promised its driver's tools, and keeps that list", async () => {
+    const session = await rig.session();
+    const ask = { sessionId: session.id, environmentId: rig.environmentId, slotEnvironmentIds: {} };
+    const other = await rig.session();
+    const [builtin] = await rig.area.control.slotTools(ask);
+    expect(builtin?.tools).toEqual(BUILTIN_TOOLS);
+    const agent = await rig.agent();
+    await agent.connect();
+    expect((await rig.area.control.slotTools(ask))[0]?.digest).toBe(builtin?.digest);
+    const [offered] = await rig.area.control.slotTools({ ...ask, sessionId: other.id });
+    expect(offered?.tools).toEqual(DEFAULT_TOOLS);
+    const slots = await rig.area.control.slotTools({
+      ...ask,
+      slotEnvironmentIds: { web: rig.environmentId },
+    });
+    expect(slots.map(({ slot }) => slot).sort()).toEqual(["", "web"]);
+  });
+});
