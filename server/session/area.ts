@@ -48,8 +48,6 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
         };
       },
     },
-    async drain() {
-      hub.drain();
-    },
+    drain: (graceMs) => hub.drain(graceMs),
   };
 }

@@ -45,6 +45,7 @@ export class Hub implements Service {
   private readonly listeners = new Set<(advance: Advance) => void>();
   private readonly told = new Map<string, bigint>();
   private draining = false;
+  private onLastGone = () => {};
   private stopAsking = () => {};
   private asking: Promise<void> | undefined;
 
@@ -62,17 +63,25 @@ export class Hub implements Service {
   }
 
   async stop(): Promise<void> {
-    this.drain();
+    await this.drain(0);
     this.stopAsking();
     await this.deps.hints?.stop();
     await this.asking;
     await this.sender.stop();
   }
 
-  /** Watchers' streams end with DRAINING; new ones are told so at once. */
-  drain(): void {
+  /** Watchers' streams end with DRAINING, new ones too. Resolves when none is left, at the latest after `graceMs`. */
+  async drain(graceMs: number): Promise<void> {
     this.draining = true;
     for (const { watchers } of this.watched.values()) for (const watcher of watchers) watcher.drain();
+    if (this.watched.size === 0) return;
+    await new Promise<void>((resolve) => {
+      const stop = this.deps.clock.after(graceMs, resolve);
+      this.onLastGone = () => {
+        stop();
+        resolve();
+      };
+    });
   }
 
   watch(sessionId: string, previews: boolean): Watcher {
@@ -88,6 +97,7 @@ export class Hub implements Service {
     const watched = this.watched.get(watcher.sessionId);
     watched?.watchers.delete(watcher);
     if (watched?.watchers.size === 0) this.watched.delete(watcher.sessionId);
+    if (this.watched.size === 0) this.onLastGone();
   }
 
   /** The events after a position, when all of them are in memory. */

@@ -84,6 +84,8 @@ export interface SessionReplica {
   readonly pool: Pool;
   /** Sessions whose hands were given up. */
   readonly released: string[];
+  /** host:port */
+  readonly address: string;
   client(principal: Principal): Client<typeof SessionService>;
   /** Cuts every connection of its clients. */
   disconnect(): void;
@@ -144,6 +146,7 @@ export async function startReplica(options: {
     events,
     pool,
     released,
+    address: `127.0.0.1:${listener.port}`,
     client(principal) {
       const channel = new Channel(`127.0.0.1:${listener.port}`, credentials.createInsecure(), {
         "grpc.use_local_subchannel_pool": 1,
@@ -158,7 +161,7 @@ export async function startReplica(options: {
       for (const channel of channels.splice(0)) channel.close();
     },
     async stop() {
-      await area.drain?.();
+      await area.drain?.(1_000);
       for (const channel of channels) channel.close();
       await listener.close({ graceMs: 0 });
       for (const part of [...(area.parts ?? [])].reverse()) await part.stop();
