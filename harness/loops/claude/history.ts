@@ -30,7 +30,7 @@ export interface HistoryMessage {
 
 export interface History {
   readonly messages: readonly HistoryMessage[];
-  /** How many blocks the last message had when the request before was made, per message: where its cached prefix ends. */
+  /** The last block of the request before: where its cached prefix ends. */
   readonly previousEnd: { readonly message: number; readonly block: number } | undefined;
 }
 
@@ -162,7 +162,6 @@ class HistoryBuilder {
 
   /** What the model is told by the request that begins here. */
   private tellUser(): void {
-    this.previousEnd = this.lastEnd;
     const results = this.calls.map((call) => this.resultBlock(call));
     this.calls = [];
     const system: string[][] = [];
@@ -181,7 +180,12 @@ class HistoryBuilder {
     this.sayAsUser(this.notes.map(textBlock));
     this.notes = [];
     const message = this.messages.length - 1;
-    if (message >= 0) this.lastEnd = { message, block: this.messages[message]!.blocks.length - 1 };
+    if (message < 0) return;
+    const end = { message, block: this.messages[message]!.blocks.length - 1 };
+    // The same request once more has the same end, and so the same end before it.
+    if (this.lastEnd?.message === end.message && this.lastEnd.block === end.block) return;
+    this.previousEnd = this.lastEnd;
+    this.lastEnd = end;
   }
 
   private sayAsUser(blocks: readonly string[]): void {

@@ -1,0 +1,145 @@
+import { create } from "@bufbuild/protobuf";
+import { describe, expect, it } from "vitest";
+import { EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
+import { nextStep } from "./next-step.ts";
+import { applyEvent, newSessionState } from "./session-state.ts";
+
+const SETTINGS = { takeQueuedEachStep: false, maxRounds: 10, maxCutOffs: 3 };
+
+/** What comes next after these events; each is its type, payload and internal, and its id is e<position>. */
+function stepAfter(
+  events: readonly [type: string, payload?: object, internal?: object][],
+  settings = SETTINGS,
+) {
+  const state = newSessionState();
+  for (const [i, [type, payload = {}, internal]] of events.entries()) {
+    const event = create(EventSchema, { id: `e${i + 1}`, position: BigInt(i + 1), type });
+    event.payload = JSON.stringify(payload);
+    event.internal = internal === undefined ? "" : JSON.stringify(internal);
+    applyEvent(state, event);
+  }
+  return nextStep(state, settings);
+}
+
+const message: [string] = ["user.message"];
+const running: [string] = ["session.status_running"];
+const start: [string] = ["span.model_request_start"];
+const consumed = (...event_ids: string[]): [string, object] => [
+  "brain.inputs_consumed",
+  { event_ids, turn: 1 },
+];
+const end = (calls = 0, stop = "done"): [string, object, object] => [
+  "span.model_request_end",
+  { is_error: false },
+  { v: 1, stop, calls },
+];
+const died: [string, object] = ["span.model_request_end", { is_error: true }];
+const call = (permission = "allow"): [string, object] => [
+  "agent.tool_use",
+  { name: "bash", input: {}, evaluated_permission: permission },
+];
+const idle = (type: string, more: object = {}): [string, object] => [
+  "session.status_idle",
+  { stop_reason: { type, ...more } },
+];
+const begun = [message, running, consumed("e1"), start];
+
+describe("the next step", () => {
+  it("is to rest in an empty log, and with nothing but a system message", () => {
+    expect(stepAfter([])).toEqual({ kind: "rest" });
+    expect(stepAfter([["system.message"]])).toEqual({ kind: "rest" });
+  });
+
+  it("is to ask the model with all that waits, as a new turn", () => {
+    const step = stepAfter([message, ["system.message"], message]);
+    expect(step).toMatchObject({
+      kind: "ask",
+      turn: 1,
+      inputs: [{ eventId: "e1" }, { eventId: "e2" }, { eventId: "e3" }],
+    });
+  });
+
+  it("is to end the request of a holder that is gone, then to ask again without taking anything twice", () => {
+    expect(stepAfter(begun)).toEqual({ kind: "close_span", spanId: "e4" });
+    expect(stepAfter([...begun, died])).toMatchObject({ kind: "ask", turn: 1, inputs: [] });
+  });
+
+  it("is to run calls, then to ask with their results, then to end the turn", () => {
+    const called = [...begun, call(), end(1)] as const;
+    expect(stepAfter(called)).toEqual({ kind: "run_calls" });
+    const answered = [...called, ["agent.tool_result", { tool_use_id: "e5" }]] as const;
+    expect(stepAfter(answered as never)).toMatchObject({ kind: "ask", turn: 1 });
+    expect(stepAfter([...answered, start, end()] as never)).toEqual({ kind: "end_turn", reason: "end_turn" });
+    expect(stepAfter([...answered, start, end(), idle("end_turn")] as never)).toEqual({ kind: "rest" });
+  });
+
+  it("is the next turn instead of the end of this one when messages wait (L6)", () => {
+    expect(stepAfter([...begun, message, end()])).toMatchObject({
+      kind: "ask",
+      turn: 2,
+      inputs: [{ eventId: "e5" }],
+    });
+  });
+
+  it("takes waiting messages along with results only where the agent wants that", () => {
+    const log = [...begun, call(), end(1), message, ["agent.tool_result", { tool_use_id: "e5" }]] as never;
+    expect(stepAfter(log)).toMatchObject({ kind: "ask", inputs: [] });
+    expect(stepAfter(log, { ...SETTINGS, takeQueuedEachStep: true })).toMatchObject({
+      inputs: [{ eventId: "e7" }],
+    });
+  });
+
+  it("is to tell clients which calls wait for them, once, and again when fewer do", () => {
+    const asked = [...begun, call("ask"), call("ask"), end(2)];
+    expect(stepAfter(asked)).toEqual({ kind: "await_clients", callIds: ["e5", "e6"] });
+    const told = [...asked, idle("requires_action", { event_ids: ["e5", "e6"] })];
+    expect(stepAfter(told)).toEqual({ kind: "rest" });
+    const allowed = [...told, ["user.tool_confirmation", { tool_use_id: "e5", result: "allow" }]] as never[];
+    expect(stepAfter(allowed)).toEqual({ kind: "run_calls" });
+    expect(stepAfter([...allowed, ["agent.tool_result", { tool_use_id: "e5" }] as never])).toEqual({
+      kind: "await_clients",
+      callIds: ["e6"],
+    });
+  });
+
+  it("keeps messages queued while clients are waited for", () => {
+    const told = [...begun, call("ask"), end(1), idle("requires_action", { event_ids: ["e5"] }), message];
+    expect(stepAfter(told)).toEqual({ kind: "rest" });
+  });
+
+  it("is to interrupt before anything else but the end of a dead request", () => {
+    expect(stepAfter([...begun, ["user.interrupt"]])).toMatchObject({ kind: "close_span" });
+    expect(stepAfter([...begun, ["user.interrupt"], died])).toMatchObject({ kind: "interrupt" });
+    expect(stepAfter([...begun, call(), end(1), ["user.interrupt"]])).toMatchObject({ kind: "interrupt" });
+  });
+
+  it("after retries are exhausted is to rest until a new message comes, which takes the old ones along", () => {
+    const given = [...begun, message, died, idle("retries_exhausted")];
+    expect(stepAfter(given)).toEqual({ kind: "rest" });
+    expect(stepAfter([...given, message])).toMatchObject({
+      kind: "ask",
+      turn: 2,
+      inputs: [{ eventId: "e5" }, { eventId: "e8" }],
+    });
+  });
+
+  it("is to give up a turn of too many rounds, and too many answers that were cut inside a call", () => {
+    const round = (n: number) =>
+      [call(), end(1), ["agent.tool_result", { tool_use_id: `e${5 + 4 * n}` }], start] as never[];
+    const rounds = [...begun, ...[0, 1].flatMap(round)].slice(0, -1);
+    expect(stepAfter(rounds, { ...SETTINGS, maxRounds: 2 })).toEqual({ kind: "give_up", why: "rounds" });
+    const cut = (n: number) =>
+      [
+        call("deny"),
+        end(1, "cut_in_call"),
+        ["agent.tool_result", { tool_use_id: `e${5 + 4 * n}` }],
+        start,
+      ] as never[];
+    const cuts = [...begun, ...[0, 1, 2].flatMap(cut)].slice(0, -1);
+    expect(stepAfter(cuts)).toEqual({ kind: "give_up", why: "cut_offs" });
+  });
+
+  it("ignores events of threads, and types that it does not know", () => {
+    expect(stepAfter([["acme.created"], ["session.updated"]])).toEqual({ kind: "rest" });
+  });
+});

@@ -1,0 +1,59 @@
+import { create } from "@bufbuild/protobuf";
+import { describe, expect, it } from "vitest";
+import { AgentSpecSchema, Permission } from "../proto/gen/tendon/v1/agent_pb.js";
+import { SlotToolsSchema } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { toolCatalogue } from "./tool-catalogue.ts";
+
+const slot = (name: string, ...tools: string[]) =>
+  create(SlotToolsSchema, { slot: name, tools: tools.map((tool) => ({ name: tool, inputSchema: "{}" })) });
+const toolset = (value: object) => ({ kind: { case: "handToolset" as const, value } });
+const custom = (name: string) => ({
+  kind: { case: "custom" as const, value: { name, description: "d", inputSchema: "{}" } },
+});
+const specOf = (...tools: object[]) => create(AgentSpecSchema, { name: "a", tools } as never);
+const names = (catalogue: ReturnType<typeof toolCatalogue>) =>
+  catalogue.offered.map(({ modelName }) => modelName);
+
+describe("the tool catalogue", () => {
+  it("offers plain names for the default slot, and names with the slot for others", () => {
+    const catalogue = toolCatalogue(specOf(toolset({}), toolset({ slot: "gpu" })), [
+      slot("", "bash"),
+      slot("gpu", "bash"),
+    ]);
+    expect(names(catalogue)).toEqual(["bash", "gpu__bash"]);
+    expect(catalogue.find("gpu__bash")).toMatchObject({ name: "bash", slot: "gpu" });
+  });
+
+  it("offers nothing that the agent does not list, and nothing that a policy disables", () => {
+    expect(names(toolCatalogue(specOf(), [slot("", "bash")]))).toEqual([]);
+    const spec = specOf(toolset({ tools: { write: { disabled: true } } }));
+    expect(names(toolCatalogue(spec, [slot("", "bash", "write")]))).toEqual(["bash"]);
+    const only = specOf(toolset({ defaultPolicy: { disabled: true }, tools: { bash: {} } }));
+    expect(names(toolCatalogue(only, [slot("", "bash", "write")]))).toEqual(["bash"]);
+  });
+
+  it("takes a tool's own permission before its toolset's", () => {
+    const spec = specOf(
+      toolset({
+        defaultPolicy: { permission: Permission.ALWAYS_ASK },
+        tools: { read: { permission: Permission.ALWAYS_ALLOW }, edit: {} },
+      }),
+    );
+    const catalogue = toolCatalogue(spec, [slot("", "bash", "read", "edit")]);
+    expect(catalogue.offered.map(({ policy }) => policy)).toEqual([
+      "always_ask",
+      "always_allow",
+      "always_ask",
+    ]);
+  });
+
+  it("keeps names unique and short enough, the same way each time", () => {
+    const long = "t".repeat(128);
+    const spec = specOf(toolset({ slot: "s" }), toolset({}), custom("bash"));
+    const slots = [slot("", "bash"), slot("s", long)];
+    const offered = names(toolCatalogue(spec, slots));
+    expect(new Set(offered).size).toBe(3);
+    expect(offered.every((name) => /^[a-zA-Z0-9_-]{1,128}$/.test(name))).toBe(true);
+    expect(names(toolCatalogue(spec, slots))).toEqual(offered);
+  });
+});
