@@ -1,9 +1,13 @@
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { createPostgresStore } from "../../server/store/postgres/store.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
@@ -233,4 +237,39 @@ test("the status names what is missing and what the installation is", async () =
   expect(status.database).toMatch(/^external, Postgres \d+/);
   expect(status.installationId).toMatch(/^inst_/);
   expect(status.replicas).toBe(1);
+});
+
+async function makeSession(key: string, status: string): Promise<string> {
+  const { agent } = await server.client(AgentService, key).createAgent({ spec: { name: "worker" } });
+  const request = { spec: { name: newId("request") }, makeDefault: true };
+  await server.client(EnvironmentService, key).createEnvironment(request);
+  const { session } = await server.client(SessionService, key).createSession({ agentId: agent!.id });
+  await database.pool().query("update sessions set status = $2 where session_id = $1", [session!.id, status]);
+  return session!.id;
+}
+
+test("stopping sessions interrupts those that run, in the caller's workspace alone", async () => {
+  const one = await makeTenant("stops");
+  const other = await makeTenant("goes on");
+  const [running, idle] = [await makeSession(one.secret, "running"), await makeSession(one.secret, "idle")];
+  const elsewhere = await makeSession(other.secret, "running");
+  expect((await one.admin.stopSessions({})).sessionIds).toEqual([running]);
+  const types = async (sessionId: string, secret: string) =>
+    (await server.client(SessionService, secret).getEvents({ sessionId })).events.map(({ type }) => type);
+  expect(await types(running, one.secret)).toContain("user.interrupt");
+  expect(await types(idle, one.secret)).not.toContain("user.interrupt");
+  expect(await types(elsewhere, other.secret)).not.toContain("user.interrupt");
+  const { entries } = await one.admin.listAuditEntries({ subject: one.id });
+  expect(entries.map(({ action }) => action)).toContain("sessions.stop");
+  await database.pool().query("update sessions set status = 'idle'");
+});
+
+test("request ids are forgotten once they are old, and only then", async () => {
+  await admin.createWorkspace({ requestId: "old one", name: "remembered" });
+  const { requestIds } = createPostgresStore(database.pool());
+  expect(await requestIds.prune(60_000)).toBe(0);
+  await database
+    .pool()
+    .query("update request_ids set created_at = now() - interval '2 minutes' where request_id = 'old one'");
+  expect(await requestIds.prune(60_000)).toBe(1);
 });

@@ -11,7 +11,9 @@ import { hashSecret } from "../../kit/sign/secrets.ts";
 import { signToken } from "../../kit/sign/token.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { PrincipalKind } from "../../server/ports/principal.ts";
 import { CONTRACT_SERVICES, callersOf, PRINCIPAL_KINDS } from "../../server/rpc/policy.ts";
 import { createSessionTokens, SESSION_TOKEN_AUDIENCE } from "../../server/rpc/session-tokens.ts";
@@ -240,6 +242,25 @@ test("an open stream ends with UNAUTHENTICATED once its key is revoked, whatever
     message: "the API key was revoked",
   });
   await expect.poll(async () => (await server.client(AdminService).getStatus({})).proxies.length).toBe(0);
+});
+
+test("an open stream on the Connect wire ends with the same error", async () => {
+  const { agent } = await server.client(AgentService).createAgent({ spec: { name: "watched" } });
+  const environment = { spec: { name: "watched" }, makeDefault: true };
+  await server.client(EnvironmentService).createEnvironment(environment);
+  const { session } = await server.client(SessionService).createSession({ agentId: agent!.id });
+  const { id, secret } = await makeKey(Role.CLIENT);
+  const message = Buffer.from(JSON.stringify({ sessionId: session!.id }));
+  const head = Buffer.alloc(5);
+  head.writeUInt32BE(message.length, 1);
+  const response = await server.fetch("/tendon.v1.SessionService/WatchEvents", {
+    method: "POST",
+    headers: { "content-type": "application/connect+json", "x-api-key": secret },
+    body: Buffer.concat([head, message]),
+  });
+  expect(response.status).toBe(200);
+  await server.client(AdminService).revokeApiKey({ apiKeyId: id });
+  expect(await response.text()).toMatch(/"code":"unauthenticated","message":"the API key was revoked"/);
 });
 
 function proxyHello() {

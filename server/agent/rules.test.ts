@@ -1,0 +1,91 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import { isTendonError } from "../../kit/errors.ts";
+import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { checkAgentSpec } from "./rules.ts";
+
+type Tools = NonNullable<MessageInitShape<typeof AgentSpecSchema>["tools"]>;
+
+const custom = (name: string, inputSchema = '{"type":"object"}'): Tools[number] => ({
+  kind: { case: "custom", value: { name, description: "d", inputSchema } },
+});
+const hands = (slot = ""): Tools[number] => ({ kind: { case: "handToolset", value: { slot } } });
+const mcp = (serverName: string): Tools[number] => ({ kind: { case: "mcpToolset", value: { serverName } } });
+const server = (name: string, url = "https://mcp.example.com") => ({ name, url });
+
+/** The field that is wrong, or undefined when none is. */
+function wrongField(init: MessageInitShape<typeof AgentSpecSchema>): string | undefined {
+  try {
+    checkAgentSpec(create(AgentSpecSchema, { name: "x", ...init }));
+    return undefined;
+  } catch (error) {
+    if (isTendonError(error, "INVALID_FIELD")) return error.metadata.field;
+    throw error;
+  }
+}
+
+test("an agent with every kind of tool is good", () => {
+  const tools = [hands(), hands("db"), custom("ask"), mcp("linear")];
+  expect(wrongField({ tools, mcpServers: [server("linear")], loopSettings: '{"a":1}' })).toBeUndefined();
+});
+
+test("custom tools have names of their own", () => {
+  expect(wrongField({ tools: [custom("a"), custom("a")] })).toBe("spec.tools[1].custom.name");
+  expect(wrongField({ tools: [custom("bash")] })).toBe("spec.tools[0].custom.name");
+  expect(wrongField({ tools: [custom("hand_execute")] })).toBe("spec.tools[0].custom.name");
+  expect(wrongField({ tools: [custom("mcp__linear__x")] })).toBe("spec.tools[0].custom.name");
+  expect(wrongField({ tools: [hands("db"), custom("db__bash")] })).toBe("spec.tools[1].custom.name");
+  expect(wrongField({ tools: [custom("db__bash")] })).toBeUndefined();
+});
+
+test("an input schema is the JSON text of an object of type object", () => {
+  const field = "spec.tools[0].custom.input_schema";
+  for (const schema of ["{", "[]", "null", '"x"', "{}", '{"type":"array"}']) {
+    expect(wrongField({ tools: [custom("a", schema)] })).toBe(field);
+  }
+});
+
+test("loop settings are empty or a JSON object", () => {
+  for (const loopSettings of ["{", "[]", "1", "null"]) {
+    expect(wrongField({ loopSettings })).toBe("spec.loop_settings");
+  }
+  expect(wrongField({ loopSettings: "" })).toBeUndefined();
+});
+
+test("each slot has one toolset, and none has a name that tool names could not carry", () => {
+  expect(wrongField({ tools: [hands(), hands()] })).toBe("spec.tools[1].hand_toolset.slot");
+  expect(wrongField({ tools: [hands("mcp")] })).toBe("spec.tools[0].hand_toolset.slot");
+  expect(wrongField({ tools: [hands("a__b")] })).toBe("spec.tools[0].hand_toolset.slot");
+});
+
+test("each MCP server is named once, used by exactly one toolset, and each toolset has its server", () => {
+  const twice = [server("a"), server("a")];
+  expect(wrongField({ mcpServers: twice, tools: [mcp("a")] })).toBe("spec.mcp_servers[1].name");
+  expect(wrongField({ mcpServers: [server("a")] })).toBe("spec.mcp_servers[0].name");
+  expect(wrongField({ tools: [mcp("a")] })).toBe("spec.tools[0].mcp_toolset.server_name");
+  const both = [mcp("a"), mcp("a")];
+  expect(wrongField({ mcpServers: [server("a")], tools: both })).toBe(
+    "spec.tools[1].mcp_toolset.server_name",
+  );
+});
+
+test("an MCP server's URL is https, through a hand agent, or on this machine, and holds no password", () => {
+  const field = (url: string) => wrongField({ mcpServers: [server("a", url)], tools: [mcp("a")] });
+  for (const url of [
+    "https://a.example/mcp?x=1",
+    "hand-agent://lab/mcp",
+    "http://127.0.0.1:9/",
+    "http://[::1]/",
+  ]) {
+    expect(field(url)).toBeUndefined();
+  }
+  const bad = [
+    "",
+    "a.example",
+    "http://a.example",
+    "ftp://a.example",
+    "https://u:p@a.example",
+    "hand-agent:///x",
+  ];
+  for (const url of bad) expect(field(url)).toBe("spec.mcp_servers[0].url");
+});

@@ -1,0 +1,46 @@
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { expect, test } from "vitest";
+import { isTendonError } from "../../kit/errors.ts";
+import { EnvironmentSpecSchema, NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
+import { checkEnvironmentSpec } from "./rules.ts";
+
+/** The field that is wrong, or undefined when none is. */
+function wrongField(init: MessageInitShape<typeof EnvironmentSpecSchema>): string | undefined {
+  try {
+    checkEnvironmentSpec(create(EnvironmentSpecSchema, { name: "x", ...init }));
+    return undefined;
+  } catch (error) {
+    if (isTendonError(error, "INVALID_FIELD")) return error.metadata.field;
+    throw error;
+  }
+}
+
+test("labels and variables have names that programs can use", () => {
+  expect(wrongField({ labels: { "gpu/type": "a100", zone: "" } })).toBeUndefined();
+  expect(wrongField({ labels: { "": "x" } })).toBe('spec.labels[""]');
+  expect(wrongField({ labels: { a: "x".repeat(64) } })).toBe('spec.labels["a"]');
+  expect(wrongField({ variables: { _PATH: "x", a1: "" } })).toBeUndefined();
+  for (const name of ["1a", "a-b", "", "a=b"]) {
+    expect(wrongField({ variables: { [name]: "x" } })).toBe(`spec.variables["${name}"]`);
+  }
+  expect(wrongField({ variables: { A: "a\0b" } })).toBe('spec.variables["A"]');
+});
+
+test("hosts are names or whole subdomains, and only count in a limited network", () => {
+  const field = (host: string) =>
+    wrongField({ network: { mode: NetworkMode.LIMITED, allowedHosts: ["ok.example", host] } });
+  for (const host of ["example.com", "*.example.com", "localhost", "10.0.0.1", "_dmarc.example"]) {
+    expect(field(host)).toBeUndefined();
+  }
+  for (const host of ["*", "a.*.example", "https://a.example", "a b", "-a.example", "a..b", "a.example."]) {
+    expect(field(host)).toBe("spec.network.allowed_hosts[1]");
+  }
+  const elsewhere = { network: { mode: NetworkMode.NONE, allowedHosts: ["a.example"] } };
+  expect(wrongField(elsewhere)).toBe("spec.network.allowed_hosts");
+});
+
+test("a pool has a plain name and an idle time has a bound", () => {
+  expect(wrongField({ pool: "gpu-1" })).toBeUndefined();
+  expect(wrongField({ pool: "GPU 1" })).toBe("spec.pool");
+  expect(wrongField({ idleTimeoutMs: 31n * 86_400_000n })).toBe("spec.idle_timeout_ms");
+});
