@@ -250,5 +250,42 @@ begin
   return (extract(epoch from append_time) * 1000)::bigint || chr(10) || answer;
 end
 $body$;
+
+-- The short way for one event that folds nothing and answers nothing, which is most of them: where nothing speaks against
+-- it, it is appended. Otherwise nothing has changed, the answer is null, and append_events says why.
+create function append_event(
+  a_session text, a_server boolean, a_expected bigint, a_lease text, a_epoch bigint,
+  a_id text, a_type text, a_thread text, a_payload text, a_internal text, a_work boolean
+) returns text language plpgsql volatile
+  set plan_cache_mode = force_generic_plan
+as $body$
+declare
+  s record;
+  append_time timestamptz;
+begin
+  select head, archived_at, lease_id, lease_epoch, work_position, rested_position, work_since into s
+    from sessions where session_id = a_session for no key update skip locked;
+  if not found or (s.archived_at is not null and not a_server) or (a_expected >= 0 and a_expected <> s.head)
+      or (a_epoch > 0 and (s.lease_id is distinct from a_lease or s.lease_epoch <> a_epoch)) then
+    return null;
+  end if;
+  perform 1 from events where session_id = a_session and event_id = a_id;
+  if found then
+    return null;
+  end if;
+  append_time := date_trunc('milliseconds', clock_timestamp());
+  insert into events (session_id, position, event_id, type, thread_id, payload, internal, created_at)
+    values (a_session, s.head + 1, a_id, a_type, a_thread, a_payload, a_internal, append_time);
+  if a_work then
+    update sessions set head = s.head + 1, updated_at = append_time, work_position = s.head + 1,
+        work_since = case when s.work_position <= s.rested_position then append_time else s.work_since end
+      where session_id = a_session;
+  else
+    update sessions set head = s.head + 1, updated_at = append_time where session_id = a_session;
+  end if;
+  return (extract(epoch from append_time) * 1000)::bigint || ' ' || (s.head + 1) || ' '
+    || (a_work or s.work_position > s.rested_position);
+end
+$body$;
 `,
 };
