@@ -49,7 +49,7 @@ export function unknownOutcome(text: string): ExecutionResult {
 
 export const AGENT_RESTARTED_TEXT =
   "The outcome of this call is unknown: the hand agent stopped while the call was running and has started again. " +
-  "The call may have done all, some or none of its work. It was not run again, and its processes have ended. " +
+  "The call may have done all, some or none of its work, and it was not run again. " +
   "Check the state of the workspace before you repeat it.";
 
 function ownResult(outcome: ExecutionOutcome, reason: string, text: string): ExecutionResult {

@@ -4,7 +4,7 @@ import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ExecutionResult } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Execution, ExecutionCommand } from "./execution.ts";
-import { notStarted, resultOfTool } from "./execution-results.ts";
+import { notStarted, resultOfTool, unknownOutcome } from "./execution-results.ts";
 import { HandRefusal, type LiveHand } from "./hands.ts";
 import { type Journal, JournalError } from "./journal.ts";
 import type { ToolResult } from "./result.ts";
@@ -28,6 +28,12 @@ export interface RunOutcome {
 
 /** For the rest of an input that comes on the stream. */
 const INPUT_WITHIN_MS = 60_000;
+
+/** Tools end within 3 s of being told to; this is for those that have a bug. */
+const STUCK_AFTER_MS = 8_000;
+const STUCK_TEXT =
+  "The outcome of this call is unknown: it was told to end and did not. It may still be running in the hand; " +
+  "check the state of the workspace before you go on.";
 
 const RESUMED_NOTE =
   "[the hand was resumed: its files are as they were, its processes have ended and its shell is new]";
@@ -78,7 +84,7 @@ async function runTool(
   execution.running();
   const note = live.isNews ? RESUMED_NOTE : undefined;
   live.isNews = false;
-  const result = await deps.executeTool({
+  const running = deps.executeTool({
     hand: live.hand,
     state: live.tools,
     callId: key,
@@ -88,10 +94,31 @@ async function runTool(
     signal: execution.stopSignal,
     onOutput: (chunk) => execution.spool?.append(chunk),
   });
+  const result = await orStuck(deps, execution, running);
+  if (result === "stuck") return { result: unknownOutcome(STUCK_TEXT), leftProcesses: true };
   return {
     result: resultOfTool(result, execution.spool?.endOffset ?? 0, note),
     leftProcesses: (result.leftProcesses?.length ?? 0) > 0,
   };
+}
+
+/** A call that was told to end has a result even if its tool never comes back. */
+async function orStuck(
+  { clock, log }: RunDeps,
+  { key, stopSignal }: Execution,
+  running: Promise<ToolResult>,
+): Promise<ToolResult | "stuck"> {
+  let cancel = () => {};
+  const stuck = new Promise<"stuck">((resolve) => {
+    const stopped = () => {
+      cancel = clock.after(STUCK_AFTER_MS, () => resolve("stuck"));
+    };
+    stopSignal.addEventListener("abort", stopped, { once: true });
+  });
+  const result = await Promise.race([running, stuck]);
+  cancel();
+  if (result === "stuck") log.error({ execution: key }, "a tool did not end after it was told to");
+  return result;
 }
 
 function failedEarly({ log }: RunDeps, error: unknown): ExecutionResult {

@@ -55,6 +55,7 @@ export class Executions {
   private readonly budget: SpoolBudget = { usedBytes: 0, maxBytes: SPOOL_BUDGET_BYTES };
   private readonly spoolDir: string;
   private readonly followedOn = new WeakMap<Execution, ExecutionTunnel>();
+  private readonly tasks = new Set<Promise<void>>();
   private tunnel: ExecutionTunnel | undefined;
   private running = 0;
   private draining = false;
@@ -185,6 +186,11 @@ export class Executions {
     return this.when(() => this.executions.size === 0, signal);
   }
 
+  /** Resolves when the streams of connections that are over have ended too. */
+  async settled(): Promise<void> {
+    await Promise.all(this.tasks);
+  }
+
   private refusal(): ExecutionResult | undefined {
     if (this.draining) return notStarted("DRAINING", "The hand agent is stopping; the call was not started.");
     if (this.running < MAX_RUNNING && this.executions.size < MAX_KEPT) return undefined;
@@ -247,7 +253,8 @@ export class Executions {
     const { tunnel } = this;
     if (tunnel === undefined || tunnel.signal.aborted || this.followedOn.get(execution) === tunnel) return;
     this.followedOn.set(execution, tunnel);
-    void this.streamOn(tunnel, execution);
+    const task = this.streamOn(tunnel, execution).finally(() => this.tasks.delete(task));
+    this.tasks.add(task);
   }
 
   private async streamOn(tunnel: ExecutionTunnel, execution: Execution): Promise<void> {

@@ -123,6 +123,7 @@ export class HandAgent implements Service {
     const { options } = this;
     this.dataDir = await claimDataDir(options.dataDir);
     const dataDir = this.dataDir.path;
+    this.dialOrRefuse().close(); // a URL, proxy or CA file that cannot be used is told at once
     const drivers = options.drivers(dataDir);
     const key = await loadKey(dataDir).catch((error) => {
       throw new StartupError(messageOf(error));
@@ -252,6 +253,14 @@ export class HandAgent implements Service {
     return dial({ url, caFile, proxy, clock, token });
   }
 
+  private dialOrRefuse(): Dialled {
+    try {
+      return this.dial();
+    } catch (error) {
+      throw new StartupError(messageOf(error));
+    }
+  }
+
   private async enrollFirst(key: SigningKey, dataDir: string): Promise<Identity> {
     if (this.joinToken === undefined) {
       const help = 'make one with "tendon hand-agent join-token" and give it as TENDON_JOIN_TOKEN_FILE';
@@ -269,12 +278,7 @@ export class HandAgent implements Service {
 
   private async enrollWith(key: SigningKey, dataDir: string, joinToken: string): Promise<Identity> {
     const { name, labels, url } = this.options;
-    let dialled: Dialled;
-    try {
-      dialled = this.dial();
-    } catch (error) {
-      throw new StartupError(messageOf(error)); // a URL, proxy or CA file that cannot be used
-    }
+    const dialled = this.dialOrRefuse();
     try {
       const client = dialled.client(HandAgentService);
       return await enroll({ client, key, joinToken, name, labels, dataDir, serverUrl: url });
@@ -310,6 +314,7 @@ export class HandAgent implements Service {
       await parts.hands.stop();
       this.supervisor.stop();
       await this.running;
+      await parts.executions.settled();
       await parts.journal.close();
     }
     await this.dataDir?.release();

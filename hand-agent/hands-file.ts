@@ -53,6 +53,11 @@ export class HandsFile {
     return done;
   }
 
+  /** Resolves when nothing is being written. */
+  settled(): Promise<void> {
+    return this.turn;
+  }
+
   private async write(): Promise<void> {
     const records = this.queued;
     if (records === undefined) return;

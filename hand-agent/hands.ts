@@ -218,6 +218,7 @@ export class Hands {
         ),
       ),
     );
+    await this.file.settled();
   }
 
   private newHand({ handId, driver, ownerNumber }: ProvisionCommand): Slot {

@@ -23,6 +23,7 @@ import type {
   HandAgentService,
   HandAgentWelcome,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { PROTOCOL_VERSION } from "./greeting.ts";
 import { type ConnectionOutcome, outcomeOfError } from "./outcome.ts";
 
 export type AgentClient = Client<typeof HandAgentService>;
@@ -124,6 +125,12 @@ export class Connection {
 
   private stand(welcome: HandAgentWelcome, cancelDeadline: () => void): void {
     cancelDeadline();
+    const version = welcome.protocolVersion;
+    if (version !== PROTOCOL_VERSION) {
+      const detail = `the server chose version ${version}, this build speaks ${PROTOCOL_VERSION}`;
+      this.end({ kind: "version_unsupported", detail });
+      return;
+    }
     const { clock, client } = this.deps;
     const everyMs = bounded(millis(welcome.heartbeatEvery, 5_000), HEARTBEAT_EVERY_MS);
     const timeoutMs = bounded(millis(welcome.heartbeatTimeout, 20_000), HEARTBEAT_TIMEOUT_MS);
