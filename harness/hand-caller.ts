@@ -8,7 +8,7 @@ import { isTendonError, messageOf } from "../kit/errors.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Lease } from "./lease.ts";
-import { judgeFailure } from "./server-failure.ts";
+import { judgeFailure, MAX_BROKEN } from "./server-failure.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
 
@@ -28,6 +28,8 @@ const RESULT_WAIT_MS = 300;
 /** Streams in a row that ended well but whose result the log does not have. */
 const MAX_MISSING_RESULTS = 20;
 const CANCEL_DEADLINE_MS = 5_000;
+const UNKNOWN_OUTCOME =
+  "The platform failed while this call ran, so its outcome is not known: it may have run, in part or whole.";
 
 export class HandCaller {
   private readonly options: HandCallerOptions;
@@ -41,6 +43,7 @@ export class HandCaller {
     const { clock, lease, view } = this.options;
     const backoff = new Backoff(clock, RETRY);
     let missing = 0;
+    let broken = 0;
     for (;;) {
       try {
         await this.follow(call, signal);
@@ -54,6 +57,8 @@ export class HandCaller {
         lease.signal.throwIfAborted();
         if (verdict === "final") return failed(isTendonError(error) ? error.message : "internal error");
         if (!view.state.openCalls.has(call.eventId)) return { kind: "answered" };
+        broken = verdict === "broken" ? broken + 1 : 0;
+        if (broken >= MAX_BROKEN) return { kind: "failed", text: UNKNOWN_OUTCOME };
       }
       await clock.sleep(backoff.nextDelayMs(), signal);
     }

@@ -115,6 +115,7 @@ export class Harness implements Service {
 
   private finished(lease: Lease, release: Release | undefined): void {
     this.runners.delete(lease.id);
-    if (release !== undefined) this.work.release(lease, release);
+    if (release === undefined) this.work.forget(lease);
+    else this.work.release(lease, release);
   }
 }

@@ -65,6 +65,7 @@ class Interrupted extends Error {
 }
 
 const MAX_CUT_OFFS = 3;
+const UNRECORDED_RETRY_MS = 5_000;
 
 export class Runner {
   readonly view: SessionView;
@@ -107,7 +108,8 @@ export class Runner {
   async run(): Promise<Release | undefined> {
     const { lease, log } = this.options;
     try {
-      await this.view.load(this.options.assignment.tail);
+      const { tail, session } = this.options.assignment;
+      await this.view.load(tail, session?.head ?? 0n);
       return await this.runSteps();
     } catch (error) {
       if (lease.isOver || error instanceof LeaseEnded) return undefined;
@@ -283,6 +285,8 @@ export class Runner {
         { sessionId: lease.sessionId, problem: messageOf(error) },
         "could not record an internal error",
       );
+      // What the log does not say is not done: someone tries again.
+      return { reason: ReleaseReason.RETRY_LATER, retryAfterMs: UNRECORDED_RETRY_MS };
     }
     return { reason: ReleaseReason.FAILED };
   }

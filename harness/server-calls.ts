@@ -3,7 +3,7 @@ import { Backoff } from "../kit/backoff.ts";
 import type { Clock } from "../kit/clock.ts";
 import type { CallOptions } from "../kit/rpc/client.ts";
 import type { Lease } from "./lease.ts";
-import { judgeFailure } from "./server-failure.ts";
+import { judgeFailure, MAX_BROKEN } from "./server-failure.ts";
 
 const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
 const DEADLINE_MS = 15_000;
@@ -24,6 +24,7 @@ export class ServerCalls {
   async repeat<T>(call: (options: CallOptions) => Promise<T>, deadlineMs = DEADLINE_MS): Promise<T> {
     const { signal } = this.lease;
     const backoff = new Backoff(this.clock, RETRY);
+    let broken = 0;
     for (;;) {
       signal.throwIfAborted();
       try {
@@ -33,7 +34,8 @@ export class ServerCalls {
         const verdict = judgeFailure(error);
         if (verdict === "over") this.lease.end((error as Error).message);
         signal.throwIfAborted();
-        if (verdict === "final") throw error;
+        broken = verdict === "broken" ? broken + 1 : 0;
+        if (verdict === "final" || broken >= MAX_BROKEN) throw error;
         await this.clock.sleep(backoff.nextDelayMs(), signal);
       }
     }

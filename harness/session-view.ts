@@ -57,11 +57,13 @@ export class SessionView {
     return this.events;
   }
 
-  /** Takes in the assignment's tail and reads what is before it. Rejects when the lease is over. */
-  async load(tail: readonly Event[]): Promise<void> {
+  /** Takes in the assignment's tail, reads what is before it and up to `head`. Rejects when the lease is over. */
+  async load(tail: readonly Event[], head: bigint): Promise<void> {
     const first = tail[0];
+    this.knownHead = head;
     if (first !== undefined) {
-      this.knownHead = tail.at(-1)!.position;
+      const last = tail.at(-1)!.position;
+      if (last > head) this.knownHead = last;
       this.reading = this.readUpTo(first.position - 1n).then(() => this.offer(tail));
       await this.reading.finally(() => {
         this.reading = undefined;

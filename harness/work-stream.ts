@@ -130,6 +130,11 @@ export class WorkStream {
     else this.connection.send(message);
   }
 
+  /** A lease that is over is not renewed or attached any more. */
+  forget(lease: Lease): void {
+    if (this.leases.get(lease.id) === lease) this.lose(lease, "its session has another brain, or is over");
+  }
+
   preview(lease: Lease, previews: Preview[]): void {
     if (lease.isOver || !this.connection?.welcomed || this.connection.isFull) return;
     const { sessionId, proof } = lease;

@@ -223,23 +223,39 @@ describe("a harness that stops", () => {
   });
 });
 
-describe("the harness program", () => {
-  const run = (environment: Record<string, string>) => {
-    const child = spawn(process.execPath, ["--import", "tsx", "harness/main.ts"], {
-      env: { PATH: process.env.PATH, TENDON_HARNESS_KEY: "key", TENDON_URL: rig.server.url, ...environment },
-      stdio: ["ignore", "ignore", "pipe"],
+describe("a harness that is held up", () => {
+  it("for 5 s keeps its connection and its leases, also when that is longer than silence may last (W3)", async () => {
+    const held = gate();
+    await start({
+      server: { tools: { bash }, heartbeatEveryMs: 1_000, heartbeatTimeoutMs: 3_000 },
+      model: { script: [turn(["ok"], { before: { end: held.opened } })] },
     });
-    let log = "";
-    child.stderr.on("data", (chunk) => {
-      log += chunk;
-    });
-    return { child, log: () => log };
-  };
+    await rig.harness.stop();
+    const { child } = startProgram({ ANTHROPIC_API_KEY: rig.api.apiKey, ANTHROPIC_BASE_URL: rig.api.url });
+    await eventually(() => rig.server.hellos.length === 2, { withinMs: 20_000 });
+    const session = rig.talk("hi");
+    await rig.api.received(1);
+    child.kill("SIGSTOP");
+    const began = performance.now();
+    await eventually(() => performance.now() - began > 5_000);
+    child.kill("SIGCONT");
+    // Two looks at the silence, and more.
+    await eventually(() => performance.now() - began > 7_000);
+    held.open();
+    await rested(session);
+    expect(session.epoch).toBe(1n);
+    expect(rig.server.hellos).toHaveLength(2);
+    expect(rig.api.requests).toHaveLength(1);
+    child.kill("SIGTERM");
+    await once(child, "exit");
+  });
+});
 
+describe("the harness program", () => {
   it("without a key answers by demo, says so, and ends on SIGTERM with status 0", async () => {
     await start();
     await rig.harness.stop();
-    const { child, log } = run({});
+    const { child, log } = startProgram({});
     await eventually(() => rig.server.hellos.at(-1)?.modelSource === "demo", { withinMs: 20_000 });
     expect(log()).toContain("scripted demo");
     const session = rig.talk("run: uname -a");
@@ -253,7 +269,7 @@ describe("the harness program", () => {
   it("with a key never answers by demo, and logs no secret (S2)", async () => {
     await start({ model: { apiKey: "sk-secret", script: () => turn(["real"]) } });
     await rig.harness.stop();
-    const { child, log } = run({ ANTHROPIC_API_KEY: "sk-secret", ANTHROPIC_BASE_URL: rig.api.url });
+    const { child, log } = startProgram({ ANTHROPIC_API_KEY: "sk-secret", ANTHROPIC_BASE_URL: rig.api.url });
     await eventually(() => rig.server.hellos.at(-1)?.modelSource === "gateway", { withinMs: 20_000 });
     const session = rig.talk("hi");
     await rested(session, 1, 20_000);
@@ -263,3 +279,15 @@ describe("the harness program", () => {
     await once(child, "exit");
   });
 });
+
+function startProgram(environment: Record<string, string>) {
+  const child = spawn(process.execPath, ["--import", "tsx", "harness/main.ts"], {
+    env: { PATH: process.env.PATH, TENDON_HARNESS_KEY: "key", TENDON_URL: rig.server.url, ...environment },
+    stdio: ["ignore", "ignore", "pipe"],
+  });
+  let log = "";
+  child.stderr.on("data", (chunk) => {
+    log += chunk;
+  });
+  return { child, log: () => log };
+}

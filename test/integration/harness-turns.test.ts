@@ -166,6 +166,36 @@ describe("a turn", () => {
   });
 });
 
+describe("many sessions on one harness", () => {
+  it("each get what is theirs, all at the same time", async () => {
+    const all = gate();
+    let waiting = 0;
+    await start({
+      harness: { capacity: 60 },
+      // The first waits for the last.
+      settings: { modelTimeoutMs: 60_000, retry: { firstMs: 5, maxMs: 20, totalMs: 60_000 } },
+      server: { tools: { bash: ({ command }) => ({ text: `answer to ${command}` }) } },
+      model: {
+        script: async ({ messages }) => {
+          const [first] = messages[0]!.content;
+          if (messages.length > 1) return turn([`done ${first!.text}`]);
+          waiting += 1;
+          if (waiting === 60) all.open();
+          await all.opened;
+          return turn([toolUse("bash", { command: `${first!.text}` })]);
+        },
+      },
+    });
+    const sessions = Array.from({ length: 60 }, (_, i) => rig.talk(`question ${i}`));
+    for (const [i, session] of sessions.entries()) {
+      await rested(session);
+      expect(spoken(session)).toEqual([`done question ${i}`]);
+      expect(JSON.stringify(session.payloads("agent.tool_result"))).toContain(`answer to question ${i}"`);
+    }
+    expect(rig.harness.sessions).toBe(0);
+  });
+});
+
 describe("messages while a turn runs (L6)", () => {
   const script = (held: { opened: Promise<void> }) => [
     turn([toolUse("bash", { command: "x" })], { before: { headers: held.opened } }),
