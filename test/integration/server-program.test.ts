@@ -199,7 +199,7 @@ test("the key files are for their owner alone, work, and stay the same over a re
     for (let program = running.pop(); program; program = running.pop()) await program.end("SIGTERM");
     await own.drop();
   }
-});
+}, 60_000);
 
 test("the operator's own admin key works and is written nowhere", async () => {
   const own = await createTestDatabase();
