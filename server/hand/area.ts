@@ -70,7 +70,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   return {
     name: "hands",
     services: [bindService(HandService, handService), bindService(HandAgentService, agentService)],
-    parts: [new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
+    parts: [provisioner, new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,
     runningExecutions: () => hub.size,

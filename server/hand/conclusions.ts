@@ -24,7 +24,7 @@ export class Conclusions {
   async finish(execution: ExecutionRecord, given: ExecutionResult): Promise<ExecutionResult | undefined> {
     const result = acceptResult(given, execution.notice);
     const concluded = await this.deps.store.executions.finish({
-      executionKey: execution.executionKey,
+      execution,
       result: storedText(result),
       event: resultEvent(execution, result),
     });

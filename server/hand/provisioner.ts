@@ -1,5 +1,6 @@
 /** Brings a hand that was asked for to an agent that has room, and waits until it takes calls. */
 import { isTendonError, messageOf, type Part, type Reason, TendonError } from "../../kit/errors.ts";
+import type { Service } from "../../kit/lifecycle.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { HandRecord } from "../store/hands.ts";
 import type { AgentConnections } from "./agent-connections.ts";
@@ -15,12 +16,14 @@ export type Provisioned =
   | { readonly kind: "ready"; readonly hand: HandRecord }
   | { readonly kind: "failed"; readonly part: Part; readonly reason: Reason; readonly message: string };
 
-export class Provisioner {
+export class Provisioner implements Service {
+  readonly name = "hand provisioner";
   private readonly deps: HandDeps;
   private readonly connections: AgentConnections;
   private readonly endings: HandEndings;
   private readonly conclusions: Conclusions;
   private readonly running = new Map<string, Promise<Provisioned>>();
+  private stopped = false;
 
   constructor(
     deps: HandDeps,
@@ -42,7 +45,17 @@ export class Provisioner {
     if (running !== undefined) return running;
     const attempt = this.drive(hand).finally(() => this.running.delete(hand.handId));
     this.running.set(hand.handId, attempt);
+    attempt.catch(() => {}); // those who asked may have left
     return attempt;
+  }
+
+  async start(): Promise<void> {}
+
+  /** Attempts end; what they had reached is in the store, and whoever asks next goes on from there. */
+  async stop(): Promise<void> {
+    this.stopped = true;
+    this.connections.changed();
+    await Promise.allSettled(this.running.values());
   }
 
   isRunning(handId: string): boolean {
@@ -80,6 +93,7 @@ export class Provisioner {
     const deadlineMs = clock.monotonicMs() + this.timeoutMs(asked);
     let why = "no hand agent was found";
     for (;;) {
+      if (this.stopped) throw new TendonError("DRAINING", "the server stops; ask again");
       const hand = await store.hands.find(asked.handId);
       if (hand === undefined) return gone("it was deleted");
       if (hand.state !== "provisioning") return settled(hand);

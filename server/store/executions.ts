@@ -89,7 +89,11 @@ export interface ExecutionStore {
    * X3, one transaction: the result is stored, and for a tool use its event appended. The first result stands.
    * Undefined when there is no such execution (its session was deleted).
    */
-  finish(request: { executionKey: string; result: string; event: HandEvent }): Promise<Concluded | undefined>;
+  finish(request: {
+    execution: Pick<ExecutionRecord, "executionKey" | "sessionId" | "answersToolUse">;
+    result: string;
+    event: HandEvent;
+  }): Promise<Concluded | undefined>;
   /** Ends a call that was never bound, with a result. NOT_FOUND, LEASE_FENCED. */
   refuse(request: {
     call: CallRecord;

@@ -150,9 +150,9 @@ describe("connections", () => {
       await agent.connect(`http://127.0.0.1:${relay.port}`);
       const frozenAt = performance.now();
       relay.freeze();
-      await eventually(() => rig.area.connectedAgents() === 0, { withinMs: 3_000 });
-      const { heartbeatEveryMs, heartbeatTimeoutMs } = { heartbeatEveryMs: 100, heartbeatTimeoutMs: 400 };
-      expect(performance.now() - frozenAt).toBeLessThan(heartbeatTimeoutMs + 2 * heartbeatEveryMs + 500);
+      await eventually(() => rig.area.connectedAgents() === 0);
+      // The heartbeat timeout, one beat, and what a busy machine may add.
+      expect(performance.now() - frozenAt).toBeLessThan(2_500 + 200 + 2_000);
       await eventually(() => rig.listener.connections <= 1);
       await agent.disconnect();
       await agent.connect();
@@ -168,7 +168,7 @@ describe("connections", () => {
     await silent.connect();
     await lively.connect();
     silent.beating = false;
-    await eventually(() => !silent.isOnline, { withinMs: 3_000 });
+    await eventually(() => !silent.isOnline);
     expect(lively.isOnline).toBe(true);
     expect(lively.heard.some((kind) => kind.case === "heartbeat")).toBe(true);
   });

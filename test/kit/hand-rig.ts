@@ -28,8 +28,9 @@ export interface HandRigOptions {
 
 /** Times that let tests see bounds without long waits. */
 export const QUICK: Partial<HandTiming> = {
-  heartbeatEveryMs: 100,
-  heartbeatTimeoutMs: 400,
+  heartbeatEveryMs: 200,
+  // Well above what a busy machine starves an event loop for.
+  heartbeatTimeoutMs: 2_500,
   readerStallMs: 200,
   sweepEveryMs: 100,
   pollResultsMs: 50,

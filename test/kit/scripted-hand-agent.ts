@@ -89,6 +89,8 @@ export class ScriptedHandAgent {
   /** While false, no sign of life is sent. */
   beating = true;
   isOnline = false;
+  /** While true, calls are not even noted. */
+  deaf = false;
   /** Piece size of output; at most 64 KiB. */
   pieceBytes = 64 * 1024;
   run: NonNullable<ScriptedAgentOptions["run"]>;
@@ -234,6 +236,7 @@ export class ScriptedHandAgent {
   }
 
   private begin(start: StartExecution): void {
+    if (this.deaf) return;
     const known = this.journal.get(start.executionKey);
     if (known !== undefined) {
       this.openStream(known);

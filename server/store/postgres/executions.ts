@@ -157,14 +157,14 @@ async function lockExecution(
 
 /** What stands in the way of a new execution: one of the same key, or an answer that its tool use has. */
 async function obstacle(transaction: Transaction, call: CallRecord): Promise<Bound | undefined> {
-  const execution = await find(transaction, call.executionKey);
-  if (execution !== undefined) return { kind: "exists", execution };
-  if (!call.answersToolUse) return undefined;
-  const { rows } = await transaction.query<{ payload: string }>(
-    "select payload from events where session_id = $1 and answers = $2",
-    [call.sessionId, call.executionId],
+  const { rows } = await transaction.query<{ exists: boolean; payload: string | null }>(
+    `select exists (select 1 from executions where execution_key = $1) as exists,
+       (select payload from events where $4 and session_id = $2 and answers = $3) as payload`,
+    [call.executionKey, call.sessionId ?? null, call.executionId, call.answersToolUse],
   );
-  return rows[0] && { kind: "answered", payload: rows[0].payload };
+  const { exists, payload } = rows[0]!;
+  if (exists) return { kind: "exists", execution: (await find(transaction, call.executionKey))! };
+  return payload === null ? undefined : { kind: "answered", payload };
 }
 
 type BindRequest = Parameters<ExecutionStore["bind"]>[0];
@@ -176,28 +176,14 @@ async function bind(
   await lockOwner(transaction, call, lease);
   const found = await obstacle(transaction, call);
   if (found !== undefined) return found;
-  const agents = await transaction.query(
-    "select 1 from hand_agents where hand_agent_id = $1 and journal_id = $2 and replica_id is not null and revoked_at is null for share",
-    [handAgentId, journalId],
-  );
-  if (agents.rowCount === 0) return { kind: "agent_gone" };
-  const hands = await transaction.query<{ owner_number: number; notice: string }>(
-    `with hand as (
-       select hand_id, owner_number, notice from hands
-       where hand_id = $1 and state in ('ready', 'parked') and hand_agent_id = $2 for update
-     ) update hands set last_used_at = clock_timestamp(), notice = '' from hand where hands.hand_id = hand.hand_id
-     returning hand.owner_number, hand.notice`,
-    [handId, handAgentId],
-  );
-  const hand = hands.rows[0];
-  if (hand === undefined) return { kind: "hand_gone" };
-  const execution = await insert(transaction, call, {
-    handId,
-    handAgentId,
-    journalId,
-    ownerNumber: hand.owner_number,
-    notice: hand.notice,
-  });
+  const execution = await insertBound(transaction, call, { handId, handAgentId, journalId });
+  if (execution === undefined) {
+    const agents = await transaction.query(`select 1 from hand_agents where ${AGENT_TAKES_CALLS}`, [
+      handAgentId,
+      journalId,
+    ]);
+    return { kind: agents.rowCount === 0 ? "agent_gone" : "hand_gone" };
+  }
   let advance: LogAdvance | undefined;
   if (event !== undefined && call.sessionId !== undefined) {
     advance = (await appendToLog(transaction, call.sessionId, event)).advance;
@@ -221,63 +207,89 @@ async function lockOwner(
   }
 }
 
-async function insert(
+const AGENT_TAKES_CALLS = `hand_agent_id = $1 and journal_id = $2 and replica_id is not null and revoked_at is null`;
+
+const CALL_COLUMNS = `execution_key, workspace_id, session_id, execution_id, slot, name, input, input_hash, timeout_ms, answers_tool_use`;
+
+function callValues(call: CallRecord): unknown[] {
+  return [
+    call.executionKey,
+    call.workspaceId,
+    call.sessionId ?? null,
+    call.executionId,
+    call.slot,
+    call.name,
+    call.input,
+    createHash("sha256").update(call.input).digest(),
+    call.timeoutMs,
+    call.answersToolUse,
+  ];
+}
+
+/** One statement: the agent is there with this journal, the hand takes calls on it, and the execution is theirs. */
+async function insertBound(
   transaction: Transaction,
   call: CallRecord,
-  bound:
-    | { handId: string; handAgentId: string; journalId: string; ownerNumber: number; notice: string }
-    | undefined,
-): Promise<ExecutionRecord> {
+  { handId, handAgentId, journalId }: { handId: string; handAgentId: string; journalId: string },
+): Promise<ExecutionRecord | undefined> {
   const { rows } = await transaction.query<ExecutionRow>(
-    `insert into executions (execution_key, workspace_id, session_id, execution_id, slot, name, input, input_hash, timeout_ms,
-       answers_tool_use, hand_id, hand_agent_id, journal_id, owner_number, notice)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) returning ${COLUMNS}`,
-    [
-      call.executionKey,
-      call.workspaceId,
-      call.sessionId ?? null,
-      call.executionId,
-      call.slot,
-      call.name,
-      call.input,
-      createHash("sha256").update(call.input).digest(),
-      call.timeoutMs,
-      call.answersToolUse,
-      bound?.handId ?? null,
-      bound?.handAgentId ?? null,
-      bound?.journalId ?? null,
-      bound?.ownerNumber ?? 0,
-      bound?.notice ?? "",
-    ],
+    `with agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} for share),
+     hand as (
+       select hand_id, owner_number, notice from hands
+       where hand_id = $3 and hand_agent_id = $1 and state in ('ready', 'parked') and exists (select 1 from agent)
+       for update
+     ),
+     used as (
+       update hands set last_used_at = clock_timestamp(), notice = '' from hand where hands.hand_id = hand.hand_id
+       returning hand.owner_number, hand.notice
+     )
+     insert into executions (hand_agent_id, journal_id, hand_id, ${CALL_COLUMNS}, owner_number, notice)
+     select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::bytea, $12::bigint, $13::boolean, owner_number, notice from used
+     returning ${COLUMNS}`,
+    [handAgentId, journalId, handId, ...callValues(call)],
+  );
+  return rows[0] && toExecution(rows[0]);
+}
+
+async function insertUnbound(transaction: Transaction, call: CallRecord): Promise<ExecutionRecord> {
+  const { rows } = await transaction.query<ExecutionRow>(
+    `insert into executions (${CALL_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) returning ${COLUMNS}`,
+    callValues(call),
   );
   return toExecution(rows[0]!);
 }
 
 async function finish(
   transaction: Transaction,
-  { executionKey, result, event }: Parameters<ExecutionStore["finish"]>[0],
+  { execution, result, event }: Parameters<ExecutionStore["finish"]>[0],
 ): Promise<Concluded | undefined> {
-  const execution = await lockExecution(transaction, executionKey, undefined);
-  if (execution === undefined) return undefined;
-  if (execution.result !== undefined)
-    return { kind: "existing", result: execution.result, payload: undefined };
-  const advance = await storeResult(transaction, execution, result, event);
+  const { executionKey, sessionId, answersToolUse } = execution;
+  if (sessionId !== undefined) {
+    const { rowCount } = await transaction.query(
+      "select 1 from sessions where session_id = $1 for no key update",
+      [sessionId],
+    );
+    if (rowCount === 0) return undefined;
+  }
+  if (!(await storeResult(transaction, executionKey, result))) {
+    const standing = await find(transaction, executionKey);
+    return standing && { kind: "existing", result: standing.result, payload: undefined };
+  }
+  // An answer that came by other means stands in the log; the result is kept here all the same.
+  const advance =
+    answersToolUse && sessionId !== undefined
+      ? (await appendToLog(transaction, sessionId, event)).advance
+      : undefined;
   return { kind: "stored", result, advance };
 }
 
-async function storeResult(
-  transaction: Transaction,
-  execution: ExecutionRecord,
-  result: string,
-  event: { type: string; payload: string },
-): Promise<LogAdvance | undefined> {
-  await transaction.query(
-    "update executions set result = $2, finished_at = clock_timestamp() where execution_key = $1",
-    [execution.executionKey, result],
+/** False when it has one already, or does not exist. */
+async function storeResult(transaction: Transaction, executionKey: string, result: string): Promise<boolean> {
+  const { rowCount } = await transaction.query(
+    "update executions set result = $2, finished_at = clock_timestamp() where execution_key = $1 and result is null",
+    [executionKey, result],
   );
-  if (!execution.answersToolUse || execution.sessionId === undefined) return undefined;
-  // An answer that came by other means stands in the log; the result is kept here all the same.
-  return (await appendToLog(transaction, execution.sessionId, event)).advance;
+  return rowCount === 1;
 }
 
 async function refuse(
@@ -292,8 +304,12 @@ async function refuse(
     if (found.execution.result === undefined) return { kind: "bound" };
     return { kind: "existing", result: found.execution.result, payload: undefined };
   }
-  const execution = await insert(transaction, call, undefined);
-  const advance = await storeResult(transaction, execution, result, event);
+  const { sessionId, answersToolUse } = await insertUnbound(transaction, call);
+  await storeResult(transaction, call.executionKey, result);
+  const advance =
+    answersToolUse && sessionId !== undefined
+      ? (await appendToLog(transaction, sessionId, event)).advance
+      : undefined;
   return { kind: "stored", result, advance };
 }
 

@@ -1,0 +1,146 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { HandTiming } from "../../server/hand/timing.ts";
+import { eventually } from "../kit/eventually.ts";
+import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
+import { HandRig } from "../kit/hand-rig.ts";
+import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { textResult } from "../kit/scripted-hand-agent.ts";
+
+let database: TestDatabase;
+const rigs: HandRig[] = [];
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+});
+afterAll(() => database.drop());
+afterEach(async () => {
+  for (const rig of rigs.splice(0)) await rig.stop();
+  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
+  await database.pool().query("update environments set is_default = false");
+  await database.pool().query("update hands set state = 'released' where state <> 'lost'");
+});
+
+async function startRig(timing: Partial<HandTiming> = {}): Promise<HandRig> {
+  const rig = new HandRig({ pool: database.pool(), timing });
+  rig.environmentId = rigs[0]?.environmentId ?? "";
+  await rig.start();
+  rigs.push(rig);
+  return rig;
+}
+
+describe("what nobody else notices", () => {
+  test("an execution whose agent stays away is unknown after its bound, without any caller (X3)", async () => {
+    const rig = await startRig({ executionGraceMs: 100, agentOfflineMs: 400 });
+    const agent = await rig.agent({ run: () => new Promise(() => {}) });
+    await agent.connect();
+    const session = await rig.session();
+    const call = await session.toolUse("bash", {});
+    const ran = collect(rig.harness.execute({ ...call, timeoutMs: 50n }));
+    await eventually(() => agent.runs.size === 1);
+    const away = performance.now();
+    await agent.disconnect();
+    const { result } = await ran;
+    expect(performance.now() - away).toBeGreaterThanOrEqual(350);
+    expect(result).toMatchObject({ isError: true, outcome: ExecutionOutcome.UNKNOWN });
+    expect(textOf(result)).toContain("out of reach");
+    expect(await session.events("agent.tool_result")).toHaveLength(1);
+    // The agent's own result comes too late: the first stands.
+    agent.journal.get(`${session.id}/${call.executionId}`)!.result = textResult("late");
+    await agent.connect();
+    await eventually(() => agent.journal.size === 0);
+    expect((await collect(rig.harness.execute(call))).result.outcome).toBe(ExecutionOutcome.UNKNOWN);
+  });
+
+  test("an agent that lets a call run past its limit is told to stop it", async () => {
+    const rig = await startRig({ executionGraceMs: 300 });
+    const agent = await rig.agent({
+      run: (call) =>
+        new Promise((resolve) => {
+          call.signal.addEventListener("abort", () =>
+            resolve(textResult("cut", { isError: true, outcome: ExecutionOutcome.TIMED_OUT } as never)),
+          );
+        }),
+    });
+    await agent.connect();
+    const session = await rig.session();
+    const ran = await collect(
+      rig.harness.execute({ ...(await session.toolUse("bash", {})), timeoutMs: 50n }),
+    );
+    expect(ran.result.outcome).toBe(ExecutionOutcome.TIMED_OUT);
+  });
+
+  test("a connected agent that never opens the stream leaves the outcome unknown", async () => {
+    const rig = await startRig({ executionGraceMs: 200 });
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    await collect(rig.harness.execute(await session.toolUse("echo", {})));
+    agent.deaf = true;
+    const ran = await collect(
+      rig.harness.execute({ ...(await session.toolUse("bash", {})), timeoutMs: 50n }),
+    );
+    expect(ran.result.outcome).toBe(ExecutionOutcome.UNKNOWN);
+  });
+
+  test("hands of an agent that was away for too long are lost, and destroyed should it come back (H2, H5)", async () => {
+    const rig = await startRig({ agentOfflineMs: 200, keepOfflineMs: 500 });
+    const agent = await rig.agent();
+    await agent.connect();
+    const session = await rig.session();
+    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", {})));
+    await agent.disconnect();
+    await eventually(async () => (await session.events("hand.lost")).length === 1);
+    expect(agent.hands.has(hand!)).toBe(true);
+    await agent.connect();
+    await eventually(() => !agent.hands.has(hand!));
+  });
+
+  test("hands of a session that ended without a word are released (H1)", async () => {
+    const rig = await startRig();
+    const agent = await rig.agent();
+    await agent.connect();
+    const archived = await rig.session();
+    const deleted = await rig.session();
+    await collect(rig.harness.execute(await archived.toolUse("echo", {})));
+    await collect(rig.harness.execute(await deleted.toolUse("echo", {})));
+    expect(agent.hands.size).toBe(2);
+    await rig.pool.query("update sessions set archived_at = now() where session_id = $1", [archived.id]);
+    await rig.pool.query("delete from sessions where session_id = $1", [deleted.id]);
+    await eventually(() => agent.hands.size === 0);
+    expect(await archived.events("hand.released")).toHaveLength(1);
+  });
+});
+
+describe("two replicas", () => {
+  test("a call that the other replica runs is answered here too, and goes on here when the agent comes over", async () => {
+    const first = await startRig();
+    const second = await startRig();
+    const { open, opened } = gate<ReturnType<typeof textResult>>();
+    const agent = await first.agent({
+      run: (call) => {
+        call.write("output");
+        return opened;
+      },
+    });
+    await agent.connect();
+    const session = await first.session();
+    const call = await session.toolUse("bash", {});
+    const here = collect(first.harness.execute(call));
+    await eventually(() => agent.resumeOffsets.length === 1);
+    const there = collect(second.harness.execute(call));
+    const other = await session.toolUse("bash", {});
+    await expect(collect(second.harness.execute(other))).rejects.toMatchObject({
+      reason: "UNAVAILABLE",
+      message: expect.stringContaining("another replica"),
+    });
+    await agent.disconnect();
+    await agent.connect(second.url);
+    open(textResult("one result"));
+    for (const ran of [await here, await there]) expect(textOf(ran.result)).toBe("one result");
+    expect((await there).output).toBe("output");
+    expect(agent.generation).toBe(2n);
+    expect([...agent.runs.values()]).toEqual([1]);
+    expect(await session.events("agent.tool_result")).toHaveLength(1);
+  });
+});
