@@ -52,13 +52,6 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
   const removeDataDir = async () => {
     if (options.dataDir === undefined) await rm(dataDir, { recursive: true, force: true });
   };
-  const config = serverConfig({
-    TENDON_PORT: "0",
-    TENDON_DATA_DIR: dataDir,
-    TENDON_DATABASE_POOL: "5",
-    ...(options.databaseUrl === undefined ? {} : { TENDON_DATABASE_URL: options.databaseUrl }),
-    ...options.settings,
-  });
   const {
     databaseUrl: _url,
     dataDir: _dir,
@@ -67,8 +60,17 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
     logLevel = "error",
     ...rest
   } = options;
-  const server = new Server({ ...rest, config, log: createLogger("test", logLevel) });
+  let config: ServerConfig;
+  let server: Server;
   try {
+    config = serverConfig({
+      TENDON_PORT: "0",
+      TENDON_DATA_DIR: dataDir,
+      TENDON_DATABASE_POOL: "5",
+      ...(options.databaseUrl === undefined ? {} : { TENDON_DATABASE_URL: options.databaseUrl }),
+      ...options.settings,
+    });
+    server = new Server({ ...rest, config, log: createLogger("test", logLevel) });
     await server.start();
   } catch (error) {
     await removeDataDir();
