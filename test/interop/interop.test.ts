@@ -91,6 +91,7 @@ describeClient("a client in Python", {
     hand_agent_execute:
       "is a hand agent that enrols, connects, provisions a hand and runs a call, which is not run twice (X1)",
     hand_agent_cancel: "is a hand agent whose call is cancelled",
+    hand_agent_time_limit: "is a hand agent whose call runs into its time limit, with all that it started",
     hand_agent_session: "is a hand agent that runs the tool call of a session",
   },
 });

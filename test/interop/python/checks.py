@@ -125,7 +125,11 @@ def texts(events, type):
 def reflection():
     stub = reflection_pb2_grpc.ServerReflectionStub(channel)
     Request = reflection_pb2.ServerReflectionRequest
-    requests = [Request(list_services=""), Request(file_containing_symbol="tendon.v1.SessionService"), Request(file_containing_symbol="no.Such")]
+    requests = [
+        Request(list_services=""),
+        Request(file_containing_symbol="tendon.v1.SessionService"),
+        Request(file_containing_symbol="no.Such"),
+    ]
     listed, described, unknown = stub.ServerReflectionInfo(iter(requests), timeout=MAX_SECONDS)
     names = {service.name for service in listed.list_services_response.service}
     wanted = {"Session", "Agent", "Environment", "Hand", "HandAgent", "Harness", "Proxy", "Admin"}
@@ -185,7 +189,8 @@ def cancel():
     threading.Timer(0.1, stream.cancel).start()
     error = fails(lambda: list(stream))
     assert error.code() == grpc.StatusCode.CANCELLED, error
-    assert call(sessions.GetSession, session_service_pb2.GetSessionRequest(session_id=session.id)).session.id == session.id
+    request = session_service_pb2.GetSessionRequest(session_id=session.id)
+    assert call(sessions.GetSession, request).session.id == session.id
 
 
 def trailers():
@@ -250,8 +255,10 @@ class RunningHandAgent:
 
     def __enter__(self):
         secret = call(admin.CreateJoinToken, admin_service_pb2.CreateJoinTokenRequest()).secret
-        environment = {**os.environ, "PYTHONPATH": os.environ["TENDON_STUBS"]}
-        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "hand_agent.py"), ADDRESS, secret], env=environment)
+        # Folders of its hands go where the modules are, and with them.
+        environment = {**os.environ, "PYTHONPATH": stubs.STUBS, "TMPDIR": stubs.STUBS}
+        program = [sys.executable, os.path.join(HERE, "hand_agent.py"), ADDRESS, secret]
+        self.process = subprocess.Popen(program, env=environment)
         return create_environment(driver="python")
 
     def __exit__(self, *_):
@@ -285,15 +292,30 @@ def hand_agent_cancel():
     with RunningHandAgent() as environment:
         request = hand_service_pb2.ProvisionRequest(request_id=uuid.uuid4().hex, environment_id=environment.id)
         hand = call(hands.Provision, request).hand
+        command = json.dumps({"command": "echo started; sleep 600"})
         request = hand_service_pb2.ExecuteRequest(
-            execution_id=uuid.uuid4().hex, hand_id=hand.id, name="bash", input=json.dumps({"command": "echo started; sleep 600"})
+            execution_id=uuid.uuid4().hex, hand_id=hand.id, name="bash", input=command
         )
         stream = call(hands.Execute, request)
         next(message for message in stream if message.WhichOneof("kind") == "output")
         cancel = hand_service_pb2.CancelExecutionRequest(execution_id=request.execution_id)
         assert not call(hands.CancelExecution, cancel).already_ended
         result = [message.result for message in stream][-1]
-        assert result.is_error and result.output_bytes == len("started\n"), result
+        assert result.is_error and result.outcome == hand_pb2.EXECUTION_OUTCOME_CANCELLED, result
+        assert result.output_bytes == len("started\n"), result
+
+
+def hand_agent_time_limit():
+    with RunningHandAgent() as environment:
+        request = hand_service_pb2.ProvisionRequest(request_id=uuid.uuid4().hex, environment_id=environment.id)
+        hand = call(hands.Provision, request).hand
+        command = json.dumps({"command": "echo started; sleep 600 & sleep 600"})
+        request = hand_service_pb2.ExecuteRequest(
+            execution_id=uuid.uuid4().hex, hand_id=hand.id, name="bash", input=command, timeout_ms=500
+        )
+        result = [message.result for message in call(hands.Execute, request)][-1]
+        assert result.is_error and result.outcome == hand_pb2.EXECUTION_OUTCOME_TIMED_OUT, result
+        assert "started" in result.content, result
 
 
 def hand_agent_session():
@@ -307,4 +329,5 @@ def hand_agent_session():
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    with channel:
+        globals()[sys.argv[1]]()

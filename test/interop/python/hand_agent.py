@@ -67,33 +67,31 @@ class HandAgent:
             self.processes[call.execution_key] = process = subprocess.Popen(
                 ["bash", "-c", json.loads(call.input)["command"]], cwd=self.folders[call.hand_id],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            process.outcome = hands.EXECUTION_OUTCOME_COMPLETED
             threading.Thread(target=self.stream, args=(call, process), daemon=True).start()
 
-    def stop_execution(self, call):
-        if call.execution_key in self.processes:
-            self.kill(self.processes[call.execution_key])
-
-    def kill(self, process):
-        if process.poll() is None:
+    def stop_execution(self, call, outcome=hands.EXECUTION_OUTCOME_CANCELLED):
+        process = self.processes.get(call.execution_key)
+        if process and process.poll() is None:
+            process.outcome = outcome
             os.killpg(process.pid, signal.SIGKILL)
 
     def stream(self, call, process):
-        """One stream for each call: where the server wants output from, the output, the result, and that it is stored."""
+        """A stream for each call: where the server wants output from, the output, the result, and that it is stored."""
         outbox, output = queue.Queue(), b""
         say = lambda **kind: outbox.put(pb.StreamExecutionRequest(**kind))
         say(open=pb.ExecutionOpen(execution_key=call.execution_key, journal_id=self.journal_id))
         answers = self.stub.StreamExecution(iter(outbox.get, None), metadata=self.credential())
         next(answers)  # `resume`: from the first byte, since this agent never comes back to a call
-        timer = threading.Timer(call.timeout_ms / 1000, self.kill, [process])
+        timer = threading.Timer(call.timeout_ms / 1000, self.stop_execution, [call, hands.EXECUTION_OUTCOME_TIMED_OUT])
         timer.start()
         for data in iter(lambda: process.stdout.read1(65536), b""):
             say(output=pb.ExecutionChunk(offset=len(output), data=data))
             output += data
-        code, in_time = process.wait(), timer.is_alive()
+        code = process.wait()
         timer.cancel()
-        outcome = hands.EXECUTION_OUTCOME_COMPLETED if in_time else hands.EXECUTION_OUTCOME_TIMED_OUT
         text = output.decode(errors="replace") or "(no output)"
-        say(result=hands.ExecutionResult(is_error=code != 0, outcome=outcome, output_bytes=len(output),
+        say(result=hands.ExecutionResult(is_error=code != 0, outcome=process.outcome, output_bytes=len(output),
                                          content=json.dumps([{"type": "text", "text": text}]),
                                          exit=hands.ProcessExit(code=max(code, -1))))
         for _ in answers:  # `stored`, and the server ends the stream

@@ -1298,8 +1298,11 @@ export declare const HandAgentService: GenService<{
     output: typeof EnrollResponseSchema;
   },
   /**
-   * Held open by every hand agent, authenticated by a token that it signs with its own key. The first message is
-   * `greeting`; the server answers with `welcome` and then sends commands.
+   * Held open by every hand agent. The first message is `greeting`; the server answers with `welcome` and then sends commands.
+   *
+   * The bearer token of this call, and of the streams below, is signed by the agent with its own key: a JWT, `alg` EdDSA,
+   * any `kid`, `sub` the agent's id, `aud` `tendon`, `iat` now and `exp` at most 5 minutes later. It may run out while the
+   * call goes on.
    *
    * Effect: the agent is online; a newer connection of the same agent replaces an older one.
    * Idempotency: commands carry ids and may arrive again after a reconnect.
