@@ -188,12 +188,12 @@ describe("many sessions on one harness", () => {
     });
     const sessions = Array.from({ length: 60 }, (_, i) => rig.talk(`question ${i}`));
     for (const [i, session] of sessions.entries()) {
-      await rested(session);
+      await rested(session, 1, 60_000);
       expect(spoken(session)).toEqual([`done question ${i}`]);
       expect(JSON.stringify(session.payloads("agent.tool_result"))).toContain(`answer to question ${i}"`);
     }
     expect(rig.harness.sessions).toBe(0);
-  });
+  }, 90_000);
 });
 
 describe("messages while a turn runs (L6)", () => {
