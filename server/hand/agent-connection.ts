@@ -28,6 +28,7 @@ export interface AgentConnectionOptions {
 
 /** Messages that may wait for a slow connection; an agent that is further behind starts anew. */
 const OUTBOX_LIMIT = 4_096;
+const PACE_MS = 10;
 const MAX_WAITING_COMMANDS = 1_024;
 const MAX_WAITING_REPORTS = 10_000;
 
@@ -48,6 +49,7 @@ export class AgentConnection implements AgentLink {
   >();
   private readonly stopHeartbeat: () => void;
   private heardMs: number;
+  private beatMs: number;
   private reports: Promise<void> = Promise.resolve();
   private waitingReports = 0;
   private ended = false;
@@ -58,6 +60,7 @@ export class AgentConnection implements AgentLink {
     this.generation = options.generation;
     this.journalId = options.journalId;
     this.heardMs = options.clock.monotonicMs();
+    this.beatMs = this.heardMs;
     this.stopHeartbeat = options.clock.every(options.timing.heartbeatEveryMs, () => this.beat());
   }
 
@@ -67,6 +70,16 @@ export class AgentConnection implements AgentLink {
 
   post(message: AgentMessage): boolean {
     return !this.ended && this.outbox.push({ kind: message });
+  }
+
+  /** Sends many, at the pace at which the connection takes them. */
+  async postAll(messages: Iterable<AgentMessage>): Promise<void> {
+    for (const message of messages) {
+      while (!this.ended && this.outbox.length >= OUTBOX_LIMIT / 2) {
+        await this.options.clock.sleep(PACE_MS);
+      }
+      if (!this.post(message)) return;
+    }
   }
 
   async command(command: AgentCommand, timeoutMs: number): Promise<CommandResult> {
@@ -159,8 +172,12 @@ export class AgentConnection implements AgentLink {
 
   private beat(): void {
     const { clock, timing } = this.options;
-    const silentMs = clock.monotonicMs() - this.heardMs;
-    if (silentMs >= timing.heartbeatTimeoutMs) {
+    const now = clock.monotonicMs();
+    const heldUp = now - this.beatMs > 2 * timing.heartbeatEveryMs;
+    this.beatMs = now;
+    const silentMs = now - this.heardMs;
+    // Who was held up itself has signs of life waiting to be read: it listens for a beat before it judges.
+    if (silentMs >= timing.heartbeatTimeoutMs && !heldUp) {
       this.cut(new TendonError("UNAVAILABLE", `nothing was heard for ${Math.round(silentMs)} ms`));
     } else {
       this.post({ case: "heartbeat", value: {} });

@@ -36,6 +36,8 @@ export interface AgentLink {
 export interface AgentLinks {
   /** The agent's connection as this replica can use it. */
   find(handAgentId: string): AgentLink | undefined;
-  /** Calls `listener` when a connection came or went. */
+  /** Calls `listener` when a connection came or went, or a place may have become free. */
   onChange(listener: () => void): () => void;
+  /** Tells the listeners. */
+  changed(): void;
 }

@@ -50,8 +50,8 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   const hub = new ExecutionHub({ clock, log, readerStallMs: timing.readerStallMs });
   const conclusions = new Conclusions(deps, hub);
   const endings = new HandEndings(deps, connections, conclusions);
-  const provisioner = new Provisioner(deps, { connections, endings, conclusions });
-  const executor = new Executor(deps, { connections, hub, conclusions, provisioner, toolLists });
+  const provisioner = new Provisioner(deps, { links: connections, endings, conclusions });
+  const executor = new Executor(deps, { links: connections, hub, conclusions, provisioner, toolLists });
   const reconciler = new Reconciler(deps, { endings, conclusions, provisioner });
   const streams = new ExecutionStreams(deps, hub, conclusions);
   const handService = new HandServiceHandler(deps, {

@@ -9,8 +9,7 @@ import {
 import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
-import type { AgentConnections } from "./agent-connections.ts";
-import type { AgentLink, AgentMessage } from "./agent-link.ts";
+import type { AgentLink, AgentLinks, AgentMessage } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
@@ -61,7 +60,7 @@ type Sent =
 
 export class Executor {
   private readonly deps: HandDeps;
-  private readonly connections: AgentConnections;
+  private readonly links: AgentLinks;
   private readonly hub: ExecutionHub;
   private readonly conclusions: Conclusions;
   private readonly provisioner: Provisioner;
@@ -72,7 +71,7 @@ export class Executor {
   constructor(
     deps: HandDeps,
     parts: {
-      connections: AgentConnections;
+      links: AgentLinks;
       hub: ExecutionHub;
       conclusions: Conclusions;
       provisioner: Provisioner;
@@ -80,7 +79,7 @@ export class Executor {
     },
   ) {
     this.deps = deps;
-    this.connections = parts.connections;
+    this.links = parts.links;
     this.hub = parts.hub;
     this.conclusions = parts.conclusions;
     this.provisioner = parts.provisioner;
@@ -210,7 +209,7 @@ export class Executor {
 
   /** Its connection ended between binding and sending: a newer one may have been greeted before the bind was visible. */
   private redispatch(execution: ExecutionRecord): void {
-    const link = this.connections.find(execution.handAgentId ?? "");
+    const link = this.links.find(execution.handAgentId ?? "");
     if (link?.journalId === execution.journalId) link?.post(startMessage(execution));
   }
 
@@ -254,7 +253,7 @@ export class Executor {
     const { clock, store, timing, replicaId } = this.deps;
     const deadlineMs = clock.monotonicMs() + this.provisioner.timeoutMs(hand);
     for (;;) {
-      const link = this.connections.find(hand.handAgentId!);
+      const link = this.links.find(hand.handAgentId!);
       if (link !== undefined && !link.draining) return link;
       const agent = await store.handAgents.find(hand.handAgentId!);
       if (link === undefined && agent?.online && agent.replicaId !== replicaId) {
@@ -317,7 +316,7 @@ export class Executor {
   ): Promise<ExecutionRecord | undefined> {
     const execution = await this.deps.store.executions.requestStop({ executionKey, reason, lease });
     if (execution !== undefined && execution.result === undefined) {
-      this.connections.find(execution.handAgentId ?? "")?.post(stopMessage(execution, reason));
+      this.links.find(execution.handAgentId ?? "")?.post(stopMessage(execution, reason));
     }
     return execution;
   }

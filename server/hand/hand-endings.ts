@@ -3,7 +3,7 @@ import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
-import type { AgentConnections } from "./agent-connections.ts";
+import type { AgentLinks } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import { lostEvent, releasedEvent } from "./hand-events.ts";
@@ -11,12 +11,12 @@ import { failureResult } from "./results.ts";
 
 export class HandEndings {
   private readonly deps: HandDeps;
-  private readonly connections: AgentConnections;
+  private readonly links: AgentLinks;
   private readonly conclusions: Conclusions;
 
-  constructor(deps: HandDeps, connections: AgentConnections, conclusions: Conclusions) {
+  constructor(deps: HandDeps, links: AgentLinks, conclusions: Conclusions) {
     this.deps = deps;
-    this.connections = connections;
+    this.links = links;
     this.conclusions = conclusions;
   }
 
@@ -46,7 +46,7 @@ export class HandEndings {
       open.filter((execution) => !neverStarted(execution)),
       `its hand was lost (${detail})`,
     );
-    this.connections.changed();
+    this.links.changed();
   }
 
   /** Gives the hand back; waits a while for its agent to confirm. */
@@ -62,7 +62,7 @@ export class HandEndings {
     });
     if (change === undefined) return (await this.deps.store.hands.find(hand.handId)) ?? hand;
     this.conclusions.announce(change.advance);
-    this.connections.changed();
+    this.links.changed();
     const destroyed = await this.destroy(change.hand);
     if (destroyed) await this.deps.store.hands.setDetail(hand.handId, why);
     return { ...change.hand, stateDetail: destroyed ? why : detail, destroyPending: !destroyed };
@@ -71,7 +71,7 @@ export class HandEndings {
   /** Has the agent remove what is left of an ended hand; false when that has to wait for the agent. */
   async destroy(hand: HandRecord): Promise<boolean> {
     if (hand.handAgentId === undefined) return true;
-    const link = this.connections.find(hand.handAgentId);
+    const link = this.links.find(hand.handAgentId);
     if (link === undefined) return false;
     try {
       const answer = await link.command(

@@ -3,8 +3,7 @@ import { isTendonError, messageOf, type Part, type Reason, TendonError } from ".
 import type { Service } from "../../kit/lifecycle.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { HandRecord } from "../store/hands.ts";
-import type { AgentConnections } from "./agent-connections.ts";
-import type { AgentLink } from "./agent-link.ts";
+import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { HandEndings } from "./hand-endings.ts";
@@ -19,18 +18,15 @@ export type Provisioned =
 export class Provisioner implements Service {
   readonly name = "hand provisioner";
   private readonly deps: HandDeps;
-  private readonly connections: AgentConnections;
+  private readonly links: AgentLinks;
   private readonly endings: HandEndings;
   private readonly conclusions: Conclusions;
   private readonly running = new Map<string, Promise<Provisioned>>();
   private stopped = false;
 
-  constructor(
-    deps: HandDeps,
-    parts: { connections: AgentConnections; endings: HandEndings; conclusions: Conclusions },
-  ) {
+  constructor(deps: HandDeps, parts: { links: AgentLinks; endings: HandEndings; conclusions: Conclusions }) {
     this.deps = deps;
-    this.connections = parts.connections;
+    this.links = parts.links;
     this.endings = parts.endings;
     this.conclusions = parts.conclusions;
   }
@@ -54,7 +50,7 @@ export class Provisioner implements Service {
   /** Attempts end; what they had reached is in the store, and whoever asks next goes on from there. */
   async stop(): Promise<void> {
     this.stopped = true;
-    this.connections.changed();
+    this.links.changed();
     await Promise.allSettled(this.running.values());
   }
 
@@ -75,7 +71,7 @@ export class Provisioner implements Service {
         resolve();
       };
       const stopTimer = this.deps.clock.after(Math.max(1, waitMs), end);
-      const stopListening = this.connections.onChange(end);
+      const stopListening = this.links.onChange(end);
     });
   }
 
@@ -104,7 +100,7 @@ export class Provisioner implements Service {
         if (placed === undefined) continue;
         why = placed;
       } else {
-        const link = this.connections.find(hand.handAgentId);
+        const link = this.links.find(hand.handAgentId);
         if (link !== undefined) {
           const outcome = await this.provisionOn(link, hand, leftMs);
           if (outcome !== undefined) return outcome;
@@ -137,7 +133,7 @@ export class Provisioner implements Service {
   }
 
   isReachable(agent: HandAgentRecord): boolean {
-    const link = this.connections.find(agent.handAgentId);
+    const link = this.links.find(agent.handAgentId);
     return link !== undefined && !link.draining;
   }
 

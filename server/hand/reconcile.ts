@@ -5,6 +5,7 @@ import { HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord } from "../store/hands.ts";
 import type { AgentConnection } from "./agent-connection.ts";
+import type { AgentMessage } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import { startMessage, stopMessage } from "./executor.ts";
@@ -125,28 +126,34 @@ export class Reconciler {
       open.filter((execution) => execution.journalId !== greeting.journalId),
       "its hand agent came back without its journal",
     );
-    for (const execution of open) {
-      if (execution.journalId !== greeting.journalId) continue;
-      if (execution.stopReason !== undefined) connection.post(stopMessage(execution, execution.stopReason));
+    const messages: AgentMessage[] = [];
+    for (const execution of open.filter(({ journalId }) => journalId === greeting.journalId)) {
+      if (execution.stopReason !== undefined) messages.push(stopMessage(execution, execution.stopReason));
       // The agent's journal decides: an execution that it has is not run again (X1b), one with a tombstone never is.
-      if (!journalled.has(execution.executionKey)) connection.post(startMessage(execution));
+      if (!journalled.has(execution.executionKey)) messages.push(startMessage(execution));
     }
-    await this.forget(connection, [...journalled]);
+    await connection.postAll(messages);
+    await this.forget(connection, greeting);
   }
 
   /** What the agent still keeps and the store has ended, or never had: its journal entries may go. */
-  private async forget(connection: AgentConnection, journalled: readonly string[]): Promise<void> {
-    for (let index = 0; index < journalled.length; index += FORGET_BATCH) {
-      const batch = journalled.slice(index, index + FORGET_BATCH);
-      const open = await this.deps.store.executions.openKeys(connection.handAgentId, batch);
-      const ended = batch.filter((key) => !open.has(key));
-      for (const executionKey of ended) {
-        connection.post({
-          case: "stopExecution",
-          value: { executionKey, reason: "it has ended for the server" },
-        });
-      }
-      if (ended.length > 0) connection.post({ case: "forgetExecutions", value: { executionKeys: ended } });
+  private async forget(connection: AgentConnection, { executions }: HandAgentGreeting): Promise<void> {
+    for (let index = 0; index < executions.length; index += FORGET_BATCH) {
+      const batch = executions.slice(index, index + FORGET_BATCH);
+      const keys = batch.map(({ executionKey }) => executionKey);
+      const open = await this.deps.store.executions.openKeys(connection.handAgentId, keys);
+      const ended = batch.filter(({ executionKey }) => !open.has(executionKey));
+      if (ended.length === 0) continue;
+      const stops = ended
+        .filter(({ running }) => running)
+        .map(
+          ({ executionKey }): AgentMessage => ({
+            case: "stopExecution",
+            value: { executionKey, reason: "the server has ended it" },
+          }),
+        );
+      const executionKeys = ended.map(({ executionKey }) => executionKey);
+      await connection.postAll([...stops, { case: "forgetExecutions", value: { executionKeys } }]);
     }
   }
 }

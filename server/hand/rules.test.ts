@@ -67,7 +67,7 @@ describe("placement", () => {
 
   test("names the first condition that nobody meets", () => {
     expect(placed([])).toBe("no hand agent has joined the workspace");
-    expect(choosePlacement(anywhere, [agent("a")], () => false)).toMatchObject({
+    expect(choosePlacement(anywhere, [agent("a", { online: false })], () => false)).toMatchObject({
       why: "no hand agent is online",
     });
     expect(placed([agent("a")], { ...anywhere, pool: "lab" })).toBe(

@@ -40,7 +40,13 @@ export function choosePlacement(
   const where = wish.pool === "" ? "" : ` in pool "${wish.pool}"`;
   if (inPool.length === 0) return { kind: "wait", why: `no hand agent${where} has joined the workspace` };
   const online = inPool.filter(isReachable);
-  if (online.length === 0) return { kind: "wait", why: `no hand agent${where} is online` };
+  if (online.length === 0) {
+    const elsewhere = inPool.some((agent) => agent.online);
+    const why = elsewhere
+      ? `no hand agent${where} is connected to this replica of the server; others are connected to another`
+      : `no hand agent${where} is online`;
+    return { kind: "wait", why };
+  }
   const labelled = online.filter((agent) => hasLabels(agent.labels, wish.labels));
   if (labelled.length === 0) {
     return { kind: "wait", why: `no online hand agent${where} carries the labels ${labelText(wish.labels)}` };

@@ -56,7 +56,7 @@ export function checkHandTiming(timing: HandTiming): void {
       "one lost heartbeat must not end a connection",
     ],
     [
-      timing.heartbeatTimeoutMs + timing.heartbeatEveryMs <= HALF_OPEN_BOUND_MS,
+      timing.heartbeatTimeoutMs + 2 * timing.heartbeatEveryMs <= HALF_OPEN_BOUND_MS,
       "a half-open connection must be found within 30 s",
     ],
     [timing.agentOfflineMs <= timing.keepOfflineMs, "a hand outlives the executions that ran in it"],

@@ -397,6 +397,17 @@ describe("placement", () => {
     await fails({}, /full/);
   });
 
+  test("a request that failed may be made again under its id", async () => {
+    const environmentId = await rig.environment({ provisionTimeoutMs: 200 });
+    const request = { requestId: "again", environmentId };
+    await expect(rig.client.provision(request)).rejects.toMatchObject({ reason: "NO_HAND_AGENT" });
+    const agent = await rig.agent();
+    await agent.connect();
+    const { hand } = await rig.client.provision(request);
+    expect(hand?.state).toBe(HandState.READY);
+    expect((await rig.client.provision(request)).hand?.id).toBe(hand?.id);
+  });
+
   test("provisioning goes on when the agent reconnects, as the same hand (R15)", async () => {
     const { open, opened } = gate<object>();
     const agent = await rig.agent({ onProvision: () => opened });
