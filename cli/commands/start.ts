@@ -88,7 +88,6 @@ async function start(options: StartOptions): Promise<number> {
       api.close();
     }
   } finally {
-    if (options.once === undefined) output.note("Stopping …");
     await platform.stop();
   }
 }

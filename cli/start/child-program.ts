@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync, openSync } from "node:fs";
-import type { Writable } from "node:stream";
+import type { Stream, Writable } from "node:stream";
 import { Backoff } from "../../kit/backoff.ts";
 import { type Clock, within } from "../../kit/clock.ts";
 import type { ProgramName } from "../program-files.ts";
@@ -17,6 +17,8 @@ export interface ChildOptions {
   readonly args?: readonly string[];
   /** Asked at every start: a restart may need less than the first one. */
   settings(): Promise<ChildSettings>;
+  /** A program that must outlive this one: its lifeline is held here too, also when the launcher is gone. */
+  readonly stopsBefore?: ChildProgram | undefined;
   readonly log: LogFile;
   readonly clock: Clock;
   /** A process was started or ended. */
@@ -63,6 +65,11 @@ export class ChildProgram {
     return this.child?.pid;
   }
 
+  /** This end of the pipe that the program watches. */
+  get lifeline(): Stream | undefined {
+    return this.child?.stdio[LIFELINE_FD] ?? undefined;
+  }
+
   /** The platform is ready: from now on a crash is something to recover from. */
   stands(): void {
     this.hasStood = true;
@@ -78,6 +85,7 @@ export class ChildProgram {
     names.forEach((secret, index) => {
       environment[`${secret}_FILE`] = `/dev/fd/${FIRST_SECRET_FD + index}`;
     });
+    const held = this.options.stopsBefore?.lifeline;
     const logOffset = log.sizeBytes();
     const logFd = openSync(log.path, "a", 0o600);
     const startedMs = clock.monotonicMs();
@@ -85,7 +93,7 @@ export class ChildProgram {
     const child = spawn(process.execPath, [file, ...args], {
       detached: true,
       env: environment,
-      stdio: ["ignore", logFd, logFd, "pipe", ...names.map(() => "pipe" as const)],
+      stdio: ["ignore", logFd, logFd, "pipe", ...names.map(() => "pipe" as const), ...(held ? [held] : [])],
     });
     closeSync(logFd);
     names.forEach((secret, index) => {

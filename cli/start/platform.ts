@@ -92,6 +92,7 @@ export class Platform {
   }
 
   private async stopAll(): Promise<void> {
+    if (this.children.size > 0) this.options.note("Stopping …");
     const workers = PROGRAM_NAMES.filter((name) => name !== "server").map((name) => this.children.get(name));
     await Promise.all(workers.map((child) => child?.stop(WORKERS_STOP_WITHIN_MS)));
     await this.children.get("server")?.stop(SERVER_STOP_WITHIN_MS);
@@ -113,6 +114,7 @@ export class Platform {
       name,
       file: programFile(name),
       settings: async () => childSettings(name, environment, await settings()),
+      stopsBefore: name === "server" ? undefined : this.children.get("server"),
       log: openLogFile(dataDir.path, name),
       clock: this.clock,
       onChange: () => this.saveRecord(),

@@ -1,8 +1,9 @@
 /** What has to hold before anything is started: a data directory of one's own, nobody else in it, a free port. */
 import { randomBytes } from "node:crypto";
+import { existsSync } from "node:fs";
 import { chmod, mkdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
 import {
@@ -21,7 +22,7 @@ const POLL_MS = 50;
 /** Makes the directory with mode 0700. Throws a StartupError when it cannot be used. */
 export async function prepareDataDir({ path }: DataDir): Promise<void> {
   try {
-    await mkdir(path, { recursive: true, mode: 0o700 });
+    await makeFolder(path);
     const { mode, uid } = await stat(path);
     const isOwn = uid === process.getuid?.();
     if (process.platform !== "win32" && isOwn && (mode & 0o077) !== 0) await chmod(path, 0o700);
@@ -39,6 +40,18 @@ export async function prepareDataDir({ path }: DataDir): Promise<void> {
     throw new StartupError(
       `cannot write to the data directory ${path}: ${why}; name another with --data-dir`,
     );
+  }
+}
+
+/** The folder alone first: in places such as /proc, where nobody can make one, Node's recursive way never ends. */
+async function makeFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path, { mode: 0o700 });
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === "EEXIST") return;
+    if (code !== "ENOENT" || existsSync(dirname(path))) throw error;
+    await mkdir(path, { recursive: true, mode: 0o700 });
   }
 }
 

@@ -1,0 +1,288 @@
+/** The main job: one command from nothing to a session that ran, with the real programs. */
+import { spawnSync } from "node:child_process";
+import { chownSync, mkdirSync, statSync } from "node:fs";
+import { createServer } from "node:net";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { eventually } from "../kit/eventually.ts";
+import { Installation } from "../kit/start-process.ts";
+
+const STOP_WITHIN_MS = 10_000;
+
+const AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+
+/** Only root can become somebody else, who then has to be able to read this repository. */
+const canBeNobody = (() => {
+  const [command, ...args] = [
+    ...AS_NOBODY,
+    process.execPath,
+    join(import.meta.dirname, "../../dist/tendon.mjs"),
+    "--version",
+  ];
+  return process.getuid?.() === 0 && spawnSync(command!, args).status === 0;
+})();
+
+describe("npm start -- --once", () => {
+  const installation = new Installation();
+  afterAll(() => installation.dispose());
+
+  test("runs one session, shows it, ends with 0 and leaves nothing running", async () => {
+    const { code, stdout, stderr } = await installation.startToEnd([
+      "--port",
+      "0",
+      "--once",
+      "run: echo hello-$((40+2))",
+    ]);
+    expect({ code, stderr }).toMatchObject({ code: 0 });
+    expect(stdout).toContain("hello-42");
+    expect(stdout).toContain("● bash echo hello-$((40+2))");
+    expect(stdout).toContain("scripted demo");
+    expect(installation.processes()).toEqual([]);
+  }, 120_000);
+
+  test("works with standard input closed", async () => {
+    const prefix = ["sh", "-c", 'exec "$@" <&-', "sh"];
+    const { code, stdout } = await installation.startToEnd(
+      ["--port", "0", "--once", "run: echo again-$((1+1))"],
+      { prefix },
+    );
+    expect(code).toBe(0);
+    expect(stdout).toContain("again-2");
+  }, 60_000);
+
+  test("prints one object a line with --json", async () => {
+    const { code, stdout } = await installation.startToEnd([
+      "--port",
+      "0",
+      "--json",
+      "--once",
+      "run: echo hi",
+    ]);
+    expect(code).toBe(0);
+    const lines = stdout
+      .trimEnd()
+      .split("\n")
+      .map((line) => JSON.parse(line));
+    const types = lines.flatMap(({ event }) => (event ? [event.type] : []));
+    expect(types[0]).toBe("user.message");
+    expect(types.at(-1)).toBe("session.status_idle");
+    expect(types).toContain("agent.tool_result");
+  }, 60_000);
+});
+
+describe.skipIf(!canBeNobody)("as a user who is not root", () => {
+  const installation = new Installation();
+  afterAll(() => installation.dispose());
+
+  test("one command runs a session", async () => {
+    mkdirSync(installation.dataDir, { mode: 0o700 });
+    chownSync(installation.dataDir, 65534, 65534);
+    const { code, stdout, stderr } = await installation.startToEnd(
+      ["--port", "0", "--once", "run: id -u; echo sum-$((1+2))"],
+      {
+        prefix: AS_NOBODY,
+      },
+    );
+    expect({ code, stderr }).toMatchObject({ code: 0 });
+    expect(stdout).toContain("sum-3");
+    expect(installation.processes()).toEqual([]);
+  }, 120_000);
+});
+
+describe("npm start", () => {
+  const installation = new Installation();
+  let url = "";
+  beforeAll(async () => {
+    url = await installation.start(["--port", "0"]).ready();
+  }, 120_000);
+  afterAll(() => installation.dispose());
+
+  test("is healthy, and its data is readable by its owner alone", async () => {
+    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+    for (const key of ["admin.key", "harness.key", "proxy.key"]) {
+      expect(statSync(join(installation.dataDir, key)).mode & 0o777).toBe(0o600);
+    }
+    expect(statSync(installation.dataDir).mode & 0o777).toBe(0o700);
+  });
+
+  test("a second one on the same directory says that it runs already", async () => {
+    const { code, stderr } = await installation.startToEnd(["--port", "0"]);
+    expect(code).toBe(1);
+    expect(stderr).toContain(`runs already on ${installation.dataDir}`);
+    expect(stderr).toContain(url);
+  });
+
+  test("--once beside it uses it instead of starting anything", async () => {
+    const { code, stdout, stderr } = await installation.startToEnd(["--once", "run: echo beside-$((3*3))"]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("beside-9");
+    expect(stderr).toContain(`runs already at ${url}`);
+  });
+
+  test("the failing command of a session is told, and the session still ends well", async () => {
+    const { code, stdout } = await installation.startToEnd(["--once", "run: ls /definitely-not-there"]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("No such file");
+    expect(stdout).toContain("✗ the call failed");
+  });
+
+  test("two commands of one answer both run", async () => {
+    const { code, stdout } = await installation.startToEnd([
+      "--once",
+      "run: echo one-$((1+0)) && also: echo two-$((1+1))",
+    ]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("one-1");
+    expect(stdout).toContain("two-2");
+  });
+
+  test("a file that was written is read back", async () => {
+    const { code, stdout } = await installation.startToEnd(["--once", "write: note.txt = kept by the hand"]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("● write");
+    expect(stdout).toContain("● read");
+    expect(stdout).toContain("kept by the hand");
+  });
+
+  test("a session without tool calls has no hand (H4)", async () => {
+    const { id } = await installation.json<{ id: string }>("session", "create", "--message", "hello");
+    const watched = await installation.tendon(["session", "watch", id, "--until-idle"]);
+    expect(watched.code).toBe(0);
+    const { hands } = await installation.json<{ hands: unknown[] }>("hand", "list", "--session", id, "--all");
+    expect(hands).toEqual([]);
+  });
+
+  test("a program that crashes is started again and sessions run", async () => {
+    const harness = installation.processes().find(({ command }) => command.includes("harness.mjs"))!;
+    process.kill(harness.pid, "SIGKILL");
+    await eventually(() =>
+      installation
+        .processes()
+        .some(({ pid, command }) => command.includes("harness.mjs") && pid !== harness.pid),
+    );
+    const { code, stdout } = await installation.startToEnd(["--once", "run: echo back-$((2+2))"]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("back-4");
+  }, 60_000);
+});
+
+describe("stopping", () => {
+  const installations: Installation[] = [];
+  afterEach(async () => {
+    for (const installation of installations.splice(0)) await installation.dispose();
+  }, 60_000);
+
+  test.each(["SIGTERM", "SIGINT"] as const)(
+    "%s to the process group ends everything within 10 s, also while a command runs",
+    async (signal) => {
+      const installation = new Installation();
+      installations.push(installation);
+      const started = installation.start(["--port", "0"]);
+      await started.ready();
+      const { id } = await installation.json<{ id: string }>(
+        "session",
+        "create",
+        "--message",
+        "run: sleep 300",
+      );
+      await eventually(async () => {
+        const { events } = await installation.json<{ events: unknown[] }>(
+          "session",
+          "events",
+          id,
+          "--types",
+          "hand.provisioned",
+        );
+        return events.length > 0;
+      });
+      const beforeMs = performance.now();
+      started.signalGroup(signal);
+      const { code } = await started.ended(STOP_WITHIN_MS);
+      expect(performance.now() - beforeMs).toBeLessThan(STOP_WITHIN_MS);
+      expect(code).toBe(0);
+      expect(installation.processes()).toEqual([]);
+    },
+    120_000,
+  );
+
+  test("the launcher that is killed takes everything with it, and the next start is soon ready", async () => {
+    const installation = new Installation();
+    installations.push(installation);
+    const first = installation.start(["--port", "0"]);
+    await first.ready();
+    first.child.kill("SIGKILL");
+    await first.ended();
+    await eventually(() => installation.processes().length === 0, { withinMs: STOP_WITHIN_MS });
+    const second = installation.start(["--port", "0"]);
+    const beforeMs = performance.now();
+    await second.ready();
+    console.log(`a second start took ${Math.round(performance.now() - beforeMs)} ms until it said so`);
+  }, 120_000);
+});
+
+describe("bad input", () => {
+  const installation = new Installation();
+  afterAll(() => installation.dispose());
+
+  async function refused(args: string[], env: Record<string, string> = {}, prefix: string[] = []) {
+    const { code, stdout, stderr } = await installation.tendon(["start", ...args], { env, prefix });
+    expect(code).not.toBe(0);
+    expect(stdout).toBe("");
+    return { code, lines: stderr.trimEnd().split("\n") };
+  }
+
+  test("a port in use is told in one line", async () => {
+    const holder = createServer().listen(0, "127.0.0.1");
+    await eventually(() => holder.listening);
+    const { port } = holder.address() as { port: number };
+    try {
+      const { code, lines } = await refused(["--port", String(port)]);
+      expect(code).toBe(1);
+      expect(lines).toHaveLength(1);
+      expect(lines[0]).toContain(`port ${port} of 127.0.0.1 is in use`);
+    } finally {
+      holder.close();
+    }
+  });
+
+  test("a data directory that nobody can make is told in one line", async () => {
+    const { code, lines } = await refused(["--port", "0", "--data-dir", "/proc/tendon"]);
+    expect(code).toBe(1);
+    expect(lines).toHaveLength(1);
+    expect(lines[0]).toContain("cannot write to the data directory /proc/tendon");
+  });
+
+  test.skipIf(!canBeNobody)("a data directory of another user is told in one line", async () => {
+    mkdirSync(installation.dataDir, { recursive: true, mode: 0o700 });
+    const { code, lines } = await refused(["--port", "0"], {}, AS_NOBODY);
+    expect(code).toBe(1);
+    expect(lines).toEqual([
+      `tendon: cannot write to the data directory ${installation.dataDir}: permission denied; name another with --data-dir`,
+    ]);
+  });
+
+  test("an unknown TENDON_ variable is refused with the name that was meant", async () => {
+    const { code, lines } = await refused(["--port", "0"], { TENDON_MODELL: "x" });
+    expect(code).toBe(2);
+    expect(lines).toEqual([
+      "tendon: TENDON_MODELL is no setting that Tendon knows; did you mean TENDON_MODEL?",
+    ]);
+  });
+
+  test("all settings that cannot be used are told together", async () => {
+    const { code, lines } = await refused([], { TENDON_PORT: "many", TENDON_URL: "no url" });
+    expect(code).toBe(2);
+    expect(lines).toHaveLength(2);
+  });
+
+  test("a setting that only one program knows is told by that program", async () => {
+    const { code, lines } = await refused(["--port", "0"], { TENDON_LEASE_TTL_MS: "soon" });
+    expect(code).toBe(1);
+    expect(lines.join("\n")).toContain("TENDON_LEASE_TTL_MS must be a whole number");
+    expect(installation.processes()).toEqual([]);
+  }, 60_000);
+
+  test("a wrong option is told with exit code 2", async () => {
+    expect((await refused(["--prot", "0"])).code).toBe(2);
+  });
+});
