@@ -201,7 +201,11 @@ describe("connections", () => {
     expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
     await agent.disconnect();
     await agent.connect();
-    const again = collect(rig.harness.execute(call));
+    let follows = false;
+    const again = collect(rig.harness.execute(call), () => {
+      follows = true;
+    });
+    await eventually(() => follows);
     open(textResult("finished"));
     expect(await again).toMatchObject({ attached: true, output: "before " });
     expect([...agent.runs.values()]).toEqual([1]);

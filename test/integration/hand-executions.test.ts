@@ -107,8 +107,11 @@ describe("a tool call", () => {
     const call = await session.toolUse("echo", {});
     const first = collect(rig.harness.execute(call));
     await eventually(() => agent.resumeOffsets.length === 1);
-    const second = collect(rig.harness.execute({ ...call, fromOffset: 4n }));
-    await eventually(() => rig.previews.length > 0);
+    let follows = false;
+    const second = collect(rig.harness.execute({ ...call, fromOffset: 4n }), () => {
+      follows = true;
+    });
+    await eventually(() => follows);
     open(textResult("done"));
     expect((await first).output).toBe("0123456789");
     expect(await second).toMatchObject({ attached: true, output: "456789", firstOffset: 4 });

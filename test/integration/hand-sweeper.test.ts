@@ -129,6 +129,7 @@ describe("two replicas", () => {
     const here = collect(first.harness.execute(call));
     await eventually(() => agent.resumeOffsets.length === 1);
     const there = collect(second.harness.execute(call));
+    await eventually(() => second.area.runningExecutions() === 1);
     const other = await session.toolUse("bash", {});
     await expect(collect(second.harness.execute(other))).rejects.toMatchObject({
       reason: "UNAVAILABLE",

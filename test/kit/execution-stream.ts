@@ -13,7 +13,10 @@ export interface Ran {
 }
 
 /** Everything up to the result. Throws the stream's error, or when a piece of output is missing or comes twice. */
-export async function collectExecution(stream: AsyncIterable<ExecuteResponse>): Promise<Ran> {
+export async function collectExecution(
+  stream: AsyncIterable<ExecuteResponse>,
+  onOutput: () => void = () => {},
+): Promise<Ran> {
   const pieces: Buffer[] = [];
   let end: number | undefined;
   let firstOffset: number | undefined;
@@ -30,6 +33,7 @@ export async function collectExecution(stream: AsyncIterable<ExecuteResponse>): 
       if (end !== undefined && offset !== end) throw new Error(`output jumped from ${end} to ${offset}`);
       end = offset + kind.value.data.length;
       pieces.push(Buffer.from(kind.value.data));
+      onOutput();
     } else if (kind.case === "result") result = kind.value;
   }
   if (result === undefined) throw new Error("the stream ended without a result");

@@ -62,7 +62,11 @@ export function createExecutionStore(pool: Pool): ExecutionStore {
         }
       );
     },
-    bind: (request) => inTransaction(pool, (transaction) => bind(transaction, request)),
+    async bind(request) {
+      const execution = await bindAtOnce(pool, request);
+      if (execution !== undefined) return { kind: "bound", execution, advance: undefined };
+      return inTransaction(pool, (transaction) => bind(transaction, request));
+    },
     finish: (request) => inTransaction(pool, (transaction) => finish(transaction, request)),
     refuse: (request) => inTransaction(pool, (transaction) => refuse(transaction, request)),
     requestStop: ({ executionKey, reason, lease }) =>
@@ -226,14 +230,9 @@ function callValues(call: CallRecord): unknown[] {
   ];
 }
 
-/** One statement: the agent is there with this journal, the hand takes calls on it, and the execution is theirs. */
-async function insertBound(
-  transaction: Transaction,
-  call: CallRecord,
-  { handId, handAgentId, journalId }: { handId: string; handAgentId: string; journalId: string },
-): Promise<ExecutionRecord | undefined> {
-  const { rows } = await transaction.query<ExecutionRow>(
-    `with agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} for share),
+/** The agent is there with this journal, the hand takes calls on it, and the execution is theirs. */
+function insertBoundSql(condition: string, onConflict = ""): string {
+  return `agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} and ${condition} for share),
      hand as (
        select hand_id, owner_number, notice from hands
        where hand_id = $3 and hand_agent_id = $1 and state in ('ready', 'parked') and exists (select 1 from agent)
@@ -245,8 +244,43 @@ async function insertBound(
      )
      insert into executions (hand_agent_id, journal_id, hand_id, ${CALL_COLUMNS}, owner_number, notice)
      select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::bytea, $12::bigint, $13::boolean, owner_number, notice from used
-     returning ${COLUMNS}`,
-    [handAgentId, journalId, handId, ...callValues(call)],
+     ${onConflict} returning ${COLUMNS}`;
+}
+
+async function insertBound(
+  transaction: Transaction,
+  call: CallRecord,
+  { handId, handAgentId, journalId }: { handId: string; handAgentId: string; journalId: string },
+): Promise<ExecutionRecord | undefined> {
+  const { rows } = await transaction.query<ExecutionRow>(`with ${insertBoundSql("true")}`, [
+    handAgentId,
+    journalId,
+    handId,
+    ...callValues(call),
+  ]);
+  return rows[0] && toExecution(rows[0]);
+}
+
+/**
+ * A brain's call in one statement, when nothing is in its way; undefined for everything else, which changed nothing.
+ * The statement sees the log as of its start. If it had to wait for the session's row, the head that it then finds
+ * tells whether anything was appended meanwhile, such as an answer; in that case the longer way decides.
+ */
+async function bindAtOnce(pool: Pool, request: BindRequest): Promise<ExecutionRecord | undefined> {
+  const { call, handId, handAgentId, journalId, lease, event } = request;
+  if (!call.answersToolUse || event !== undefined) return undefined;
+  const { rows } = await pool.query<ExecutionRow>(
+    `with session as (
+       select head from sessions where session_id = $6 and archived_at is null
+         and ($14::text is null or (lease_id = $14 and lease_epoch = $15::bigint)) for no key update
+     ),
+     clear as (
+       select 1 from session where head = (select head from sessions where session_id = $6)
+         and not exists (select 1 from events where session_id = $6 and answers = $7)
+         and not exists (select 1 from executions where execution_key = $4)
+     ),
+     ${insertBoundSql("exists (select 1 from clear)", "on conflict do nothing")}`,
+    [handAgentId, journalId, handId, ...callValues(call), lease?.leaseId ?? null, String(lease?.epoch ?? 0)],
   );
   return rows[0] && toExecution(rows[0]);
 }
@@ -264,16 +298,11 @@ async function finish(
   { execution, result, event }: Parameters<ExecutionStore["finish"]>[0],
 ): Promise<Concluded | undefined> {
   const { executionKey, sessionId, answersToolUse } = execution;
-  if (sessionId !== undefined) {
-    const { rowCount } = await transaction.query(
-      "select 1 from sessions where session_id = $1 for no key update",
-      [sessionId],
-    );
-    if (rowCount === 0) return undefined;
-  }
-  if (!(await storeResult(transaction, executionKey, result))) {
+  if (!(await storeResult(transaction, executionKey, result, sessionId))) {
     const standing = await find(transaction, executionKey);
-    return standing && { kind: "existing", result: standing.result, payload: undefined };
+    return standing?.result === undefined
+      ? undefined
+      : { kind: "existing", result: standing.result, payload: undefined };
   }
   // An answer that came by other means stands in the log; the result is kept here all the same.
   const advance =
@@ -283,11 +312,18 @@ async function finish(
   return { kind: "stored", result, advance };
 }
 
-/** False when it has one already, or does not exist. */
-async function storeResult(transaction: Transaction, executionKey: string, result: string): Promise<boolean> {
+/** Locks the session, then the execution. False when it has a result already, or does not exist (any more). */
+async function storeResult(
+  transaction: Transaction,
+  executionKey: string,
+  result: string,
+  sessionId: string | undefined,
+): Promise<boolean> {
   const { rowCount } = await transaction.query(
-    "update executions set result = $2, finished_at = clock_timestamp() where execution_key = $1 and result is null",
-    [executionKey, result],
+    `with session as (select 1 from sessions where session_id = $3 for no key update)
+     update executions set result = $2, finished_at = clock_timestamp()
+     where execution_key = $1 and result is null and ($3::text is null or exists (select 1 from session))`,
+    [executionKey, result, sessionId ?? null],
   );
   return rowCount === 1;
 }
@@ -305,7 +341,7 @@ async function refuse(
     return { kind: "existing", result: found.execution.result, payload: undefined };
   }
   const { sessionId, answersToolUse } = await insertUnbound(transaction, call);
-  await storeResult(transaction, call.executionKey, result);
+  await storeResult(transaction, call.executionKey, result, sessionId);
   const advance =
     answersToolUse && sessionId !== undefined
       ? (await appendToLog(transaction, sessionId, event)).advance
