@@ -33,7 +33,7 @@ import {
   WORK_BATCH,
 } from "./limits.ts";
 import { giveUpEvents, rescheduledEvent } from "./outcomes.ts";
-import { choose, isPoison, mustRunAlone } from "./rules.ts";
+import { choose, chooseToEmpty, isPoison, mustRunAlone } from "./rules.ts";
 
 export interface DispatcherDeps {
   readonly leases: LeaseStore;
@@ -106,7 +106,7 @@ export class Dispatcher implements Service {
     });
     this.held.get(lease.sessionId)?.session.close();
     connection.held.set(lease.leaseId, session);
-    if (mustRunAlone(lease)) connection.reserved = true;
+    if (mustRunAlone(lease)) connection.alone = true;
     this.held.set(lease.sessionId, { session, connection });
     return session;
   }
@@ -182,6 +182,7 @@ export class Dispatcher implements Service {
       )
     ) {
       const waiting = await this.deps.leases.findWork(WORK_BATCH);
+      this.makeRoom(waiting);
       let assigned = 0;
       for (let i = 0; i < waiting.length; i += PARALLEL_ASSIGNMENTS) {
         const outcomes = await Promise.all(
@@ -193,34 +194,64 @@ export class Dispatcher implements Service {
     }
   }
 
+  /** Sessions that must run alone do not wait for ever: a harness that has neighbours takes nothing new until one of them had it. */
+  private makeRoom(waiting: readonly WaitingSession[]): void {
+    for (const connection of this.connections) connection.keptFree = false;
+    for (const session of waiting) {
+      if (!mustRunAlone(session) || isPoison(session)) continue;
+      const candidates = this.candidates(session);
+      if (choose(candidates, session) !== undefined) continue;
+      const emptied = chooseToEmpty(candidates, session);
+      if (emptied !== undefined) emptied.keptFree = true;
+    }
+  }
+
+  private candidates({ workspaceId }: WaitingSession): HarnessConnection[] {
+    return [...this.connections].filter(
+      (connection) => connection.workspaceId === undefined || connection.workspaceId === workspaceId,
+    );
+  }
+
   /** Takes the lease for a harness that has room, and sends the session there. False when nobody took it. */
   private async assign(waiting: WaitingSession): Promise<boolean> {
     const { sessionId } = waiting;
     if (this.assigning.has(sessionId) || this.held.has(sessionId)) return false;
-    const candidates = [...this.connections].filter(
-      (connection) => connection.workspaceId === undefined || connection.workspaceId === waiting.workspaceId,
-    );
-    const connection = choose(candidates, waiting);
+    // Nobody needs to die once more to end a session that has killed even the harness that it had for itself.
+    if (isPoison(waiting)) return this.assigningNow(sessionId, () => this.takeAndGiveUp(sessionId));
+    const connection = choose(this.candidates(waiting), waiting);
     if (connection === undefined) return false;
-    this.assigning.add(sessionId);
     connection.pending += 1;
-    if (mustRunAlone(waiting)) connection.reserved = true;
+    if (mustRunAlone(waiting)) connection.alone = true;
     try {
-      const lease = await this.deps.leases.acquire({
-        sessionId,
-        leaseId: newId("lease"),
-        harnessId: connection.instanceId,
-        replicaId: this.deps.replicaId,
-        ttlMs: this.deps.leaseTtlMs,
+      return await this.assigningNow(sessionId, async () => {
+        const lease = await this.take(sessionId, connection.instanceId);
+        if (lease !== undefined) await this.deliver(connection, lease);
+        return lease !== undefined;
       });
-      if (lease === undefined) return false;
-      await this.deliver(connection, lease);
-      return true;
     } finally {
       connection.pending -= 1;
-      if (connection.sessions === 0) connection.reserved = false;
+      if (connection.sessions === 0) connection.alone = false;
+    }
+  }
+
+  private async assigningNow(sessionId: string, run: () => Promise<boolean>): Promise<boolean> {
+    this.assigning.add(sessionId);
+    try {
+      return await run();
+    } finally {
       this.assigning.delete(sessionId);
     }
+  }
+
+  private take(sessionId: string, holderId: string): Promise<AcquiredLease | undefined> {
+    const { leases, leaseTtlMs: ttlMs, replicaId } = this.deps;
+    return leases.acquire({ sessionId, leaseId: newId("lease"), harnessId: holderId, replicaId, ttlMs });
+  }
+
+  private async takeAndGiveUp(sessionId: string): Promise<boolean> {
+    const lease = await this.take(sessionId, this.deps.replicaId);
+    if (lease !== undefined) await this.giveUp(lease);
+    return lease !== undefined;
   }
 
   private async deliver(connection: HarnessConnection, lease: AcquiredLease): Promise<void> {

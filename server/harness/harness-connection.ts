@@ -22,7 +22,8 @@ export class HarnessConnection implements HarnessLoad {
   readonly held = new Map<string, HeldSession>();
   /** Assignments that are being prepared count as taken. */
   pending = 0;
-  reserved = false;
+  alone = false;
+  keptFree = false;
   leaving = false;
   lastHeardMs: number;
   /** Workspaces that its key opens; undefined means all. */
@@ -70,6 +71,6 @@ export class HarnessConnection implements HarnessLoad {
   drop(session: HeldSession): void {
     session.close();
     this.held.delete(session.leaseId);
-    if (this.held.size === 0) this.reserved = false;
+    if (this.sessions === 0) this.alone = false;
   }
 }

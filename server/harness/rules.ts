@@ -7,7 +7,9 @@ export interface HarnessLoad {
   readonly capacity: number;
   readonly sessions: number;
   /** Runs one session that nothing may share a process with (E4). */
-  readonly reserved: boolean;
+  readonly alone: boolean;
+  /** Empties, so that such a session can have it. */
+  readonly keptFree: boolean;
   readonly leaving: boolean;
 }
 
@@ -27,15 +29,29 @@ export function isPoison(need: { silentDeaths: number }): boolean {
 }
 
 export function canTake(harness: HarnessLoad, need: Need): boolean {
-  if (harness.leaving || harness.reserved || !harness.loops.has(need.loop)) return false;
-  return mustRunAlone(need) ? harness.sessions === 0 : harness.sessions < harness.capacity;
+  if (harness.leaving || harness.alone || !harness.loops.has(need.loop)) return false;
+  if (mustRunAlone(need)) return harness.sessions === 0;
+  return !harness.keptFree && harness.sessions < harness.capacity;
 }
 
 /** The harness with the smallest share of its capacity in use, of those that can take the session. */
 export function choose<H extends HarnessLoad>(harnesses: Iterable<H>, need: Need): H | undefined {
+  return leastLoaded([...harnesses].filter((harness) => canTake(harness, need)));
+}
+
+/**
+ * The harness to empty for a session that must run alone when none is empty, or undefined when that would leave the
+ * others without one: then the session waits until one is empty by itself.
+ */
+export function chooseToEmpty<H extends HarnessLoad>(harnesses: Iterable<H>, need: Need): H | undefined {
+  const able = [...harnesses].filter((harness) => !harness.leaving && harness.loops.has(need.loop));
+  const free = able.filter((harness) => !harness.alone && !harness.keptFree);
+  return free.length >= 2 ? leastLoaded(free) : undefined;
+}
+
+function leastLoaded<H extends HarnessLoad>(harnesses: readonly H[]): H | undefined {
   let best: H | undefined;
   for (const harness of harnesses) {
-    if (!canTake(harness, need)) continue;
     if (best === undefined || harness.sessions / harness.capacity < best.sessions / best.capacity)
       best = harness;
   }
