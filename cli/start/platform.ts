@@ -33,8 +33,8 @@ const POLL_MS = 40;
 /** A start that takes longer says what it waits for. */
 const SAY_WHY_AFTER_MS = 5_000;
 /** Together below the 10 s in which everything has to be gone. */
-const WORKERS_STOP_WITHIN_MS = 3_000;
-const SERVER_STOP_WITHIN_MS = 6_000;
+const WORKERS_STOP_WITHIN_MS = 5_000;
+const SERVER_STOP_WITHIN_MS = 4_500;
 const JOIN_TOKEN_FOR_MS = 600_000n;
 
 export class Platform {

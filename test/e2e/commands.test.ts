@@ -1,0 +1,261 @@
+/** The `tendon` command against a running installation: what people read, what programs read, what goes wrong. */
+import { existsSync } from "node:fs";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { Installation } from "../kit/start-process.ts";
+
+const installation = new Installation();
+let url = "";
+beforeAll(async () => {
+  url = await installation.start(["--port", "0"]).ready();
+}, 120_000);
+afterAll(() => installation.dispose(), 60_000);
+
+type Json = Record<string, never> & { id: string };
+const json = <T = Json>(...args: string[]) => installation.json<T>(...args);
+
+describe("definitions", () => {
+  test("an agent is made, read, changed and archived", async () => {
+    const made = await json<{ id: string; version: number; spec: { name: string; tools: unknown[] } }>(
+      "agent",
+      "create",
+      "--name",
+      "helper",
+      "--model",
+      "some-model",
+      "--metadata",
+      "team=core",
+    );
+    expect(made).toMatchObject({
+      version: 1,
+      spec: { name: "helper", model: { id: "some-model" }, metadata: { team: "core" } },
+    });
+    expect(made.spec.tools).toHaveLength(1);
+    const changed = await json<{ version: number; spec: object }>(
+      "agent",
+      "update",
+      made.id,
+      "--system",
+      "Be brief.",
+    );
+    expect(changed).toMatchObject({
+      version: 2,
+      spec: { name: "helper", system: "Be brief.", model: { id: "some-model" } },
+    });
+    expect(await json("agent", "get", made.id, "--version-number", "1")).toMatchObject({
+      spec: { system: "" },
+    });
+    expect(await json("agent", "archive", made.id)).toHaveProperty("archived_at");
+    const { agents } = await json<{ agents: { id: string }[] }>("agent", "list", "--archived");
+    expect(agents.map(({ id }) => id)).toContain(made.id);
+  }, 60_000);
+
+  test("an environment is made, changed and archived", async () => {
+    const made = await json(
+      "env",
+      "create",
+      "--name",
+      "closed",
+      "--network",
+      "none",
+      "--label",
+      "a=b",
+      "--memory-mib",
+      "64",
+    );
+    expect(made).toMatchObject({
+      is_default: false,
+      spec: {
+        network: { mode: "NETWORK_MODE_NONE" },
+        labels: { a: "b" },
+        limits: { memory_bytes: "67108864" },
+      },
+    });
+    const changed = await json("env", "update", made.id, "--pids", "10");
+    expect(changed).toMatchObject({
+      spec: { name: "closed", limits: { pids: 10, memory_bytes: "67108864" } },
+    });
+    expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
+  }, 60_000);
+
+  test("a workspace and a key for it let a client in, and nobody once revoked", async () => {
+    const workspace = await json("workspace", "create", "acme", "--hands", "3");
+    const { secret, api_key } = await json<{ secret: string; api_key: { id: string } }>(
+      ...["key", "create", "laptop", "--workspace", workspace.id],
+    );
+    const env = { TENDON_API_KEY: secret };
+    const allowed = await installation.tendon(["agent", "list", "--json"], { env });
+    expect(JSON.parse(allowed.stdout)).toMatchObject({ agents: [] });
+    const refused = await installation.tendon(["workspace", "create", "other"], { env });
+    expect(refused).toMatchObject({ code: 1 });
+    await json("key", "revoke", api_key.id);
+    const revoked = await installation.tendon(["agent", "list"], { env });
+    expect(revoked.code).toBe(1);
+    expect(revoked.stderr).toContain("does not accept the key");
+    expect(revoked.stderr).toContain("TENDON_API_KEY");
+    expect(revoked.stderr).not.toContain(secret);
+  }, 60_000);
+});
+
+describe("sessions", () => {
+  test("a session is made, followed, read from both ends and archived", async () => {
+    const { id } = await json("session", "create", "--title", "one", "--message", "run: echo first-$((1+1))");
+    expect((await installation.tendon(["session", "watch", id, "--until-idle"])).stdout).toContain("first-2");
+    const sent = await installation.tendon(["session", "send", id, "run: echo second-$((2+2))", "--follow"]);
+    expect(sent).toMatchObject({ code: 0 });
+    expect(sent.stdout).toContain("second-4");
+    type Slice = { events: { position: string; type: string }[]; head: string; has_more: boolean };
+    const last = await json<Slice>("session", "events", id, "--desc", "--limit", "2");
+    expect(last.events.map(({ position }) => position)).toEqual([last.head, String(Number(last.head) - 1)]);
+    expect(last.has_more).toBe(true);
+    const middle = await json<Slice>("session", "events", id, "--after", "2", "--before", "5");
+    expect(middle.events.map(({ position }) => position)).toEqual(["3", "4"]);
+    const calls = await json<Slice>("session", "events", id, "--types", "agent.tool_use,agent.tool_result");
+    expect(calls.events.map(({ type }) => type)).toEqual([
+      "agent.tool_use",
+      "agent.tool_result",
+      "agent.tool_use",
+      "agent.tool_result",
+    ]);
+    const listed = await json<{ sessions: { id: string }[] }>("session", "list", "--status", "idle");
+    expect(listed.sessions.map((session) => session.id)).toContain(id);
+    expect(await json("session", "wake", id)).toEqual({ has_work: false });
+    expect(await json("session", "archive", id)).toMatchObject({ status: "SESSION_STATUS_TERMINATED" });
+    expect(await json("session", "delete", id)).toEqual({ deleted: id });
+    const gone = await installation.tendon(["session", "get", id, "--json"]);
+    expect(gone.code).toBe(1);
+    expect(JSON.parse(gone.stderr)).toMatchObject({ error: { reason: "NOT_FOUND", metadata: { id } } });
+  }, 60_000);
+
+  test("a payload of a client's own type stays as it was written, byte for byte", async () => {
+    const { id } = await json("session", "create");
+    const payload = '{ "b":1,\t"a" : [1.0, "\\u00e9"] }';
+    await json("session", "send", id, "--type", "acme.created", "--payload", payload);
+    const { events } = await json<{ events: { payload: string }[] }>(
+      "session",
+      "events",
+      id,
+      "--types",
+      "acme.created",
+    );
+    expect(events.map((event) => event.payload)).toEqual([payload]);
+  });
+
+  test("a chat takes lines from a pipe and ends with them", async () => {
+    const input = "run: echo piped-$((3+3))\n\nhello\n/session\n";
+    const { code, stdout } = await installation.tendon(["chat"], { input });
+    expect(code).toBe(0);
+    expect(stdout).toContain("piped-6");
+    expect(stdout).toMatch(/sesn_\w+\n$/);
+  }, 60_000);
+
+  test("an interrupt ends what a session does", async () => {
+    const { id } = await json("session", "create", "--message", "run: echo started; sleep 600");
+    const watched = installation.tendon(["session", "watch", id, "--previews", "--until-idle"]);
+    await json("session", "send", id, "--interrupt");
+    expect((await watched).stdout).not.toContain("session.error");
+    expect(await json("session", "get", id)).toMatchObject({ status: "SESSION_STATUS_IDLE" });
+  }, 60_000);
+});
+
+describe("hands", () => {
+  test("a hand is made, runs commands and other tools, and is given back", async () => {
+    const { id } = await json("hand", "provision");
+    const ran = await installation.tendon(["hand", "exec", id, "echo out-$((4+4)); exit 3"]);
+    expect(ran).toMatchObject({ code: 1, stdout: "out-8\n" });
+    expect(ran.stderr).toContain("exit code 3");
+    const args = ["--tool", "write", "--input", '{"file_path": "a.txt", "content": "kept"}'];
+    expect((await installation.tendon(["hand", "exec", id, ...args])).code).toBe(0);
+    expect((await installation.tendon(["hand", "exec", id, "cat", "a.txt"])).stdout.trim()).toBe("kept");
+    const lines = (await installation.tendon(["hand", "exec", id, "--json", "echo hi"])).stdout
+      .trimEnd()
+      .split("\n");
+    expect(Object.keys(JSON.parse(lines.at(-1)!))).toEqual(["result"]);
+    expect(await json("hand", "release", id)).toMatchObject({ state: "HAND_STATE_RELEASED" });
+  }, 60_000);
+
+  test("hand agents are listed, and join tokens shown once", async () => {
+    const { hand_agents } = await json<{ hand_agents: object[] }>("hand-agent", "list");
+    expect(hand_agents).toMatchObject([{ name: "local", online: true }]);
+    expect(await json("hand-agent", "join-token", "--uses", "2")).toMatchObject({
+      join_token: { uses_left: 2 },
+    });
+  });
+});
+
+describe("doctor", () => {
+  test("finds all well but the model, which is the demo", async () => {
+    const { ok, checks } = await json<{ ok: boolean; checks: { name: string; verdict: string }[] }>("doctor");
+    expect(ok).toBe(true);
+    expect(checks.filter(({ verdict }) => verdict === "warn").map(({ name }) => name)).toContain("model");
+    expect(checks.map(({ name }) => name)).toEqual([
+      "node",
+      "data dir",
+      "server",
+      "database",
+      "model",
+      "hands",
+      "isolation",
+      "proxy",
+    ]);
+  });
+
+  test("works without a server and says what to do", async () => {
+    const { code, stdout } = await installation.tendon(["doctor", "--url", "http://127.0.0.1:1"]);
+    expect(code).toBe(1);
+    expect(stdout).toContain("FAIL server     http://127.0.0.1:1 does not answer");
+    expect(stdout).toContain("npm start");
+  });
+});
+
+describe("what goes wrong", () => {
+  test("a server that is not there", async () => {
+    const { code, stderr } = await installation.tendon(["session", "list", "--url", "http://127.0.0.1:1"]);
+    expect(code).toBe(1);
+    expect(stderr).toContain("cannot reach the server at http://127.0.0.1:1: is it running?");
+  });
+
+  test("no key", async () => {
+    const empty = new Installation();
+    try {
+      const { code, stderr } = await empty.tendon(["session", "list", "--url", url]);
+      expect(code).toBe(1);
+      expect(stderr).toContain(`there is no ${empty.dataDir}/admin.key`);
+      expect(existsSync(empty.dataDir)).toBe(false);
+    } finally {
+      await empty.dispose();
+    }
+  });
+
+  test.each([
+    [["session", "events"], "missing required argument 'session'"],
+    [["sesion", "list"], "unknown command 'sesion'"],
+    [["session", "list", "--limit", "1000"], "It must be a whole number from 1 to 100."],
+    [["session", "list", "--url", "ftp://x"], '"ftp://x" is no server URL'],
+    [["env", "create", "--network", "some"], "It must be one of none, limited, unrestricted."],
+  ])("wrong usage %j ends with 2", async (args, told) => {
+    const { code, stdout, stderr } = await installation.tendon(args);
+    expect({ code, stdout }).toEqual({ code: 2, stdout: "" });
+    expect(stderr).toContain(told);
+  });
+
+  test("every command has help that ends with 0", async () => {
+    const groups = [
+      "start",
+      "chat",
+      "doctor",
+      "session",
+      "agent",
+      "env",
+      "hand",
+      "hand-agent",
+      "key",
+      "workspace",
+      "server",
+    ];
+    for (const group of groups) {
+      const { code, stdout } = await installation.tendon([group, "--help"]);
+      expect({ group, code }).toEqual({ group, code: 0 });
+      expect(stdout).toMatch(/usage/i);
+    }
+  }, 60_000);
+});
