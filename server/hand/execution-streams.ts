@@ -13,7 +13,7 @@ import type { ExecutionRecord } from "../store/executions.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
-import { MAX_INLINE_INPUT_BYTES } from "./executor.ts";
+import { MAX_INLINE_INPUT_BYTES } from "./execution-messages.ts";
 import type { AgentStream, LiveExecution } from "./live-execution.ts";
 
 const INPUT_PIECE_BYTES = 64 * 1024;

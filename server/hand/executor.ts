@@ -1,29 +1,21 @@
 /** Runs calls at most once: finds the hand, binds, sends, and follows to the one result (X1–X3). */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { TendonError } from "../../kit/errors.ts";
-import {
-  ExecutionOutcome,
-  type ExecutionResult,
-  ExecutionResultSchema,
-} from "../../proto/gen/tendon/v1/hand_pb.js";
+import { type ExecutionResult, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
-import type { AgentLink, AgentLinks, AgentMessage } from "./agent-link.ts";
+import type { AgentLink, AgentLinks } from "./agent-link.ts";
+import { agentOffline, noHand, unknownTool } from "./call-failures.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
+import { startMessage, stopMessage } from "./execution-messages.ts";
 import { handLostResult } from "./hand-endings.ts";
 import { operatedEvent } from "./hand-events.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
-import {
-  type CallFailure,
-  cancelledResult,
-  failureResult,
-  fromStoredText,
-  resultOfEvent,
-} from "./results.ts";
+import { cancelledResult, failureResult, fromStoredText, resultOfEvent } from "./results.ts";
 import type { ToolLists } from "./tool-lists.ts";
 
 export type ExecuteMessage = MessageInitShape<typeof ExecuteResponseSchema>;
@@ -38,9 +30,6 @@ export interface CallOrder {
   readonly operator: { readonly actor: string; readonly reason: string } | undefined;
   readonly fromOffset: number;
 }
-
-/** Larger inputs go on the execution's own stream. */
-export const MAX_INLINE_INPUT_BYTES = 256 * 1024;
 
 const NOTICE_AFTER_LOSS =
   "Note: the environment that earlier calls ran in was lost, with all files in it. This call ran in a new, empty one.";
@@ -320,57 +309,6 @@ export class Executor {
     }
     return execution;
   }
-}
-
-export function startMessage(execution: ExecutionRecord): AgentMessage {
-  const inputBytes = Buffer.byteLength(execution.input);
-  const inline = inputBytes <= MAX_INLINE_INPUT_BYTES;
-  return {
-    case: "startExecution",
-    value: {
-      executionKey: execution.executionKey,
-      handId: execution.handId!,
-      ownerNumber: BigInt(execution.ownerNumber),
-      name: execution.name,
-      input: inline ? execution.input : "",
-      inputBytes: inline ? 0n : BigInt(inputBytes),
-      timeoutMs: BigInt(execution.timeoutMs),
-    },
-  };
-}
-
-export function stopMessage(execution: ExecutionRecord, reason: string): AgentMessage {
-  return { case: "stopExecution", value: { executionKey: execution.executionKey, reason } };
-}
-
-function noHand(failed: { part: CallFailure["part"]; reason: string; message: string }): CallFailure {
-  const waited = failed.reason === "NO_HAND_AGENT";
-  return {
-    outcome: ExecutionOutcome.NOT_STARTED,
-    part: failed.part,
-    reason: failed.reason,
-    text: waited
-      ? `The call did not run: there is no environment to run it in (${failed.message}). An operator has to start a hand agent; trying again later may help.`
-      : `The call did not run: its environment could not be made (${failed.message}).`,
-  };
-}
-
-function unknownTool(name: string, known: ReadonlySet<string>): CallFailure {
-  return {
-    outcome: ExecutionOutcome.NOT_STARTED,
-    part: "server",
-    reason: "UNKNOWN_TOOL",
-    text: `The call did not run: this hand has no tool "${name}". It has: ${[...known].sort().join(", ")}.`,
-  };
-}
-
-function agentOffline(hand: HandRecord): CallFailure {
-  return {
-    outcome: ExecutionOutcome.NOT_STARTED,
-    part: "tunnel",
-    reason: "HAND_AGENT_OFFLINE",
-    text: `The call did not run: the machine that hosts its environment (hand ${hand.handId}) cannot be reached. The environment's files are kept; trying again later may help.`,
-  };
 }
 
 /** Resolves with the promise, or rejects as soon as the signal aborts; the promise goes on. */

@@ -8,7 +8,7 @@ import type { AgentConnection } from "./agent-connection.ts";
 import type { AgentMessage } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
-import { startMessage, stopMessage } from "./executor.ts";
+import { startMessage, stopMessage } from "./execution-messages.ts";
 import type { HandEndings } from "./hand-endings.ts";
 import { parkedEvent } from "./hand-events.ts";
 import { leftProcessesText } from "./hand-messages.ts";

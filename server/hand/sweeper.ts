@@ -6,7 +6,7 @@ import type { AgentConnections } from "./agent-connections.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
-import { stopMessage } from "./executor.ts";
+import { stopMessage } from "./execution-messages.ts";
 import { loseAgent } from "./hand-control.ts";
 import type { HandEndings } from "./hand-endings.ts";
 import type { Provisioner } from "./provisioner.ts";

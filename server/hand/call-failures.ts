@@ -1,0 +1,34 @@
+/** Why a call did not run, in words for the model. */
+import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { HandRecord } from "../store/hands.ts";
+import type { CallFailure } from "./results.ts";
+
+export function noHand(failed: { part: CallFailure["part"]; reason: string; message: string }): CallFailure {
+  const waited = failed.reason === "NO_HAND_AGENT";
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: failed.part,
+    reason: failed.reason,
+    text: waited
+      ? `The call did not run: there is no environment to run it in (${failed.message}). An operator has to start a hand agent; trying again later may help.`
+      : `The call did not run: its environment could not be made (${failed.message}).`,
+  };
+}
+
+export function unknownTool(name: string, known: ReadonlySet<string>): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "server",
+    reason: "UNKNOWN_TOOL",
+    text: `The call did not run: this hand has no tool "${name}". It has: ${[...known].sort().join(", ")}.`,
+  };
+}
+
+export function agentOffline(hand: HandRecord): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "tunnel",
+    reason: "HAND_AGENT_OFFLINE",
+    text: `The call did not run: the machine that hosts its environment (hand ${hand.handId}) cannot be reached. The environment's files are kept; trying again later may help.`,
+  };
+}
