@@ -4,8 +4,12 @@ import { join } from "node:path";
 import { root, setUp } from "./set-up.mjs";
 
 setUp();
-const { status } = spawnSync(process.execPath, ["--import", "tsx", join(root, "bench/main.ts"), ...process.argv.slice(2)], {
-  cwd: root,
-  stdio: "inherit",
-});
+const { status } = spawnSync(
+  process.execPath,
+  ["--import", "tsx", join(root, "bench/main.ts"), ...process.argv.slice(2)],
+  {
+    cwd: root,
+    stdio: "inherit",
+  },
+);
 process.exitCode = status ?? 1;

@@ -5,5 +5,8 @@ import { root, setUp } from "./set-up.mjs";
 
 setUp();
 const vitest = join(root, "node_modules/vitest/vitest.mjs");
-const { status, signal } = spawnSync(process.execPath, [vitest, "run", ...process.argv.slice(2)], { cwd: root, stdio: "inherit" });
+const { status, signal } = spawnSync(process.execPath, [vitest, "run", ...process.argv.slice(2)], {
+  cwd: root,
+  stdio: "inherit",
+});
 process.exitCode = signal === null ? (status ?? 1) : 1;
