@@ -20,7 +20,7 @@ export function addHandAgentCommands(program: Command): void {
     `
 Examples:
   tendon hand-agent join-token --json | jq -r .secret > join-token
-  TENDON_JOIN_TOKEN_FILE=join-token tendon hand-agent run --url https://tendon.example.com`,
+  tendon hand-agent run --url https://tendon.example.com --token-file join-token`,
   );
   const list = addPageOptions(handAgent.command("list").description("list hand agents")).option(
     "--revoked",

@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import { systemClock } from "../../kit/clock.ts";
+import { StartupError } from "../../kit/program.ts";
 import {
   type ApiKey,
   ApiKeySchema,
@@ -11,7 +12,7 @@ import {
   Role,
   RoleSchema,
 } from "../../proto/gen/tendon/v1/admin_service_pb.js";
-import { CALL_WITHIN, onAction } from "../command.ts";
+import { CALL_WITHIN, EXIT_USAGE, onAction } from "../command.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { enumWord, enumWords, parseDuration, parseEnum, timestampIn, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
@@ -44,8 +45,9 @@ Examples:
 
 function addCreate(key: Command): void {
   const command = key
-    .command("create <name>")
+    .command("create [name]")
     .description("make a key; it is shown this once")
+    .option("--name <name>", "the same as the argument")
     .option("--role <role>", enumWords(RoleSchema).join(", "), parseEnum<Role>(RoleSchema), Role.CLIENT)
     .option("--workspace <id>", "workspace that it is bound to; left out: the caller's own")
     .option("--expires-in <duration>", "such as 30d; left out: never", parseDuration(YEARS_10_MS))
@@ -53,10 +55,13 @@ function addCreate(key: Command): void {
       "after",
       "\nExamples:\n  tendon key create laptop --workspace wrkspc_01…\n  tendon key create harness-2 --role harness --json",
     );
-  type Options = { role: Role; workspace?: string; expiresIn?: number };
+  type Options = { name?: string; role: Role; workspace?: string; expiresIn?: number };
   onAction<Options>(command, async ({ options, args, api, output }) => {
+    const name = (args[0] as string | undefined) ?? options.name;
+    if (name === undefined)
+      throw new StartupError("the key needs a name: tendon key create NAME", EXIT_USAGE);
     const request = create(CreateApiKeyRequestSchema, {
-      name: String(args[0]),
+      name,
       role: options.role,
       workspaceId: options.workspace ?? "",
     });

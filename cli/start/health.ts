@@ -2,6 +2,7 @@
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
+import { isIP } from "node:net";
 
 export interface Health {
   readonly ok: boolean;
@@ -20,12 +21,15 @@ export function askHealth(
 ): Promise<Health | undefined> {
   return new Promise((resolve) => {
     const client = url.startsWith("https:") ? https : http;
+    const target = new URL(path, url);
     const options = {
+      // A server name in the TLS greeting is never an address.
+      ...(isIP(target.hostname.replace(/^\[|\]$/g, "")) === 0 ? {} : { servername: "" }),
       timeout: ANSWER_WITHIN_MS,
       agent: false as const,
       ...(caFile === undefined ? {} : { ca: readPem(caFile) }),
     };
-    const request = client.get(new URL(path, url), options, (response) => {
+    const request = client.get(target, options, (response) => {
       let body = "";
       response.setEncoding("utf8");
       response.on("data", (part: string) => {

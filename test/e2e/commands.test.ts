@@ -1,6 +1,7 @@
 /** The `tendon` command against a running installation: what people read, what programs read, what goes wrong. */
-import { existsSync } from "node:fs";
+import { existsSync, writeFileSync } from "node:fs";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { eventually } from "../kit/eventually.ts";
 import { Installation } from "../kit/start-process.ts";
 
 const installation = new Installation();
@@ -179,6 +180,41 @@ describe("hands", () => {
     expect(await json("hand-agent", "join-token", "--uses", "2")).toMatchObject({
       join_token: { uses_left: 2 },
     });
+  });
+});
+
+describe("programs started by themselves", () => {
+  test("a hand agent joins with a token from a file, which stands in no argument", async () => {
+    const { secret } = await json<{ secret: string }>("hand-agent", "join-token");
+    const tokenFile = `${installation.dataDir}/join-token`;
+    writeFileSync(tokenFile, `${secret}\n`, { mode: 0o600 });
+    const dir = `${installation.dataDir}/second-agent`;
+    const args = ["--url", url, "--token-file", tokenFile, "--data-dir", dir, "--name", "second"];
+    const agent = installation.startTendon(["hand-agent", "run", ...args]);
+    await eventually(
+      async () => {
+        const { hand_agents } = await json<{ hand_agents: { name: string; online: boolean }[] }>(
+          "hand-agent",
+          "list",
+        );
+        return hand_agents.some(({ name, online }) => name === "second" && online);
+      },
+      { withinMs: 30_000 },
+    );
+    expect(
+      installation
+        .processes()
+        .map(({ command }) => command)
+        .join(),
+    ).not.toContain(secret);
+    agent.child.kill("SIGTERM");
+    expect(await agent.ended()).toMatchObject({ code: 0 });
+  }, 60_000);
+
+  test("arguments of a program reach it", async () => {
+    const { code, stdout } = await installation.tendon(["server", "--print-config"]);
+    expect(code).toBe(0);
+    expect(stdout).toContain(`TENDON_DATA_DIR=${installation.dataDir}`);
   });
 });
 

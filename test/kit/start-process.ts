@@ -46,8 +46,7 @@ export class Installation {
 
   /** Starts `npm start` and does not wait. */
   start(args: readonly string[] = [], setting: RunSetting = {}): StartProcess {
-    const started = new StartProcess(this.spawn([startScript, ...args], setting));
-    return started;
+    return new StartProcess(this.spawn([startScript, ...args], setting));
   }
 
   /** Runs `npm start -- args` to its end. */
@@ -55,9 +54,14 @@ export class Installation {
     return this.start(args, setting).ended(setting.withinMs);
   }
 
+  /** Starts `tendon args` and does not wait. */
+  startTendon(args: readonly string[], setting: RunSetting = {}): StartProcess {
+    return new StartProcess(this.spawn([tendonFile, ...args], setting));
+  }
+
   /** Runs `tendon args` to its end. */
   tendon(args: readonly string[], setting: RunSetting = {}): Promise<Ended> {
-    return new StartProcess(this.spawn([tendonFile, ...args], setting)).ended(setting.withinMs);
+    return this.startTendon(args, setting).ended(setting.withinMs);
   }
 
   /** What `tendon args --json` prints; throws with what it said when it failed. */
