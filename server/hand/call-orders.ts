@@ -15,6 +15,12 @@ export interface Ordered {
   readonly existing: ExecutionRecord | undefined;
 }
 
+/** A brain's call as its request has it; nobody has compared it with the log. */
+export interface ClaimedCall {
+  readonly call: Omit<CallRecord, "workspaceId"> & { readonly sessionId: string };
+  readonly lease: LeaseClaim;
+}
+
 export interface CancelTarget {
   readonly executionKey: string;
   readonly lease: LeaseClaim | undefined;
@@ -31,13 +37,25 @@ export class CallOrders {
 
   /** NOT_FOUND, LEASE_FENCED, INVALID_FIELD, EXECUTION_BOUND_ELSEWHERE, ROLE_NOT_ALLOWED. */
   order(request: ExecuteRequest, principal: Principal): Promise<Ordered> {
-    const input = parseInput(request.input);
-    const timeoutMs = callTimeoutMs(request.timeoutMs, input);
+    const timeoutMs = callTimeoutMs(request.timeoutMs, parseInput(request.input));
     const bySession =
       request.sessionId !== "" && (request.lease !== undefined || principal.kind === "harness");
     return bySession
       ? this.orderToolUse(request, principal, timeoutMs)
       : this.orderOnHand(request, principal, timeoutMs);
+  }
+
+  /** Undefined for calls that are no brain's, or that name their hand. INVALID_FIELD. */
+  claimed(request: ExecuteRequest): ClaimedCall | undefined {
+    const { sessionId, executionId, slot, name, input, lease } = request;
+    if (sessionId === "" || request.handId !== "" || lease === undefined) return undefined;
+    const timeoutMs = callTimeoutMs(request.timeoutMs, parseInput(input));
+    const key = executionKey(sessionId, executionId);
+    const call = { executionKey: key, sessionId, executionId, slot, name, input, timeoutMs };
+    return {
+      call: { ...call, answersToolUse: true },
+      lease: { leaseId: lease.leaseId, epoch: lease.epoch },
+    };
   }
 
   /** A brain's call: the log has it, and the lease is the newest (E1). */

@@ -7,12 +7,14 @@ import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/exe
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import { agentOffline, noHand, unknownTool } from "./call-failures.ts";
+import type { ClaimedCall } from "./call-orders.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
 import { startMessage, stopMessage } from "./execution-messages.ts";
 import { handLostResult } from "./hand-endings.ts";
 import { operatedEvent } from "./hand-events.ts";
+import { KnownHands } from "./known-hands.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { cancelledResult, failureResult, fromStoredText, resultOfEvent } from "./results.ts";
@@ -37,7 +39,8 @@ const NOTICE_AFTER_LOSS =
 /** How often a bind that lost a race with a change of its hand or agent is tried again. */
 const BIND_ATTEMPTS = 5;
 
-type Sent =
+/** A call that has been sent, or has its result already. */
+export type Sent =
   | {
       readonly kind: "follow";
       readonly execution: ExecutionRecord;
@@ -54,6 +57,7 @@ export class Executor {
   private readonly conclusions: Conclusions;
   private readonly provisioner: Provisioner;
   private readonly toolLists: ToolLists;
+  private readonly knownHands = new KnownHands();
   /** Calls that wait for a hand: a cancel wakes them. */
   private readonly waiting = new Map<string, Set<AbortController>>();
 
@@ -85,11 +89,41 @@ export class Executor {
       existing === undefined
         ? await this.start(order, signal)
         : { kind: "follow", execution: existing, attached: true };
+    yield* this.watch(sent, order.fromOffset, signal);
+  }
+
+  /**
+   * The short way, in one statement: the call of a brain on the hand that its slot had the last time. Undefined when
+   * that is not how things are; then nothing was sent.
+   */
+  async sendKnown(
+    { call, lease }: ClaimedCall,
+    mayUse: (workspaceId: string) => boolean,
+  ): Promise<Sent | undefined> {
+    const hand = this.knownHands.find(call.sessionId, call.slot);
+    if (hand === undefined || !mayUse(hand.workspaceId)) return undefined;
+    const { handId, handAgentId, workspaceId } = hand;
+    const link = this.links.find(handAgentId);
+    const tools = await this.toolLists.names(hand.toolsDigest);
+    if (link === undefined || link.draining || (tools !== undefined && !tools.has(call.name)))
+      return undefined;
+    const { journalId } = link;
+    const known = { call: { ...call, workspaceId }, handId, handAgentId, journalId, lease };
+    const execution = await this.deps.store.executions.bindKnown(known);
+    if (execution === undefined) {
+      this.knownHands.forget(call.sessionId, call.slot);
+      return undefined;
+    }
+    return this.afterBind({ kind: "bound", execution, advance: undefined }, link);
+  }
+
+  /** The call's output and its one result. */
+  async *watch(sent: Sent, fromOffset: number, signal: AbortSignal): AsyncGenerator<ExecuteMessage> {
     if (sent.kind === "result") {
       yield { kind: { case: "result", value: sent.result } };
       return;
     }
-    yield* this.follow(sent, order.fromOffset, signal);
+    yield* this.follow(sent, fromOffset, signal);
   }
 
   private async *follow(
@@ -164,7 +198,10 @@ export class Executor {
         event,
       });
       const sent = this.afterBind(bound, link);
-      if (sent !== undefined) return sent;
+      if (sent !== undefined) {
+        if (call.answersToolUse && order.handId === "") this.knownHands.remember(hand);
+        return sent;
+      }
       if (attempt >= BIND_ATTEMPTS) {
         throw new TendonError(
           "UNAVAILABLE",

@@ -71,8 +71,16 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
   }
 
   async *execute(request: ExecuteRequest, context: RpcContext) {
-    const { order, existing } = await this.parts.orders.order(request, principalOf(context));
-    yield* this.parts.executor.run(order, existing, context.signal);
+    const { orders, executor } = this.parts;
+    const principal = principalOf(context);
+    const claimed = orders.claimed(request);
+    const sent = claimed && (await executor.sendKnown(claimed, (id) => maySee(principal, id)));
+    if (sent !== undefined) {
+      yield* executor.watch(sent, Number(request.fromOffset), context.signal);
+      return;
+    }
+    const { order, existing } = await orders.order(request, principal);
+    yield* executor.run(order, existing, context.signal);
   }
 
   async cancelExecution(request: CancelExecutionRequest, context: RpcContext) {

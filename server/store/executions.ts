@@ -50,6 +50,15 @@ export interface CallRecord {
   readonly answersToolUse: boolean;
 }
 
+/** A call that answers a tool use of the session, and the hand that is believed to be in its slot. */
+export interface KnownCall {
+  readonly call: CallRecord & { readonly sessionId: string };
+  readonly handId: string;
+  readonly handAgentId: string;
+  readonly journalId: string;
+  readonly lease: LeaseClaim;
+}
+
 export type Bound =
   | { readonly kind: "bound"; readonly execution: ExecutionRecord; readonly advance: LogAdvance | undefined }
   /** An earlier request had bound it, or it has ended. */
@@ -73,6 +82,12 @@ export interface ExecutionStore {
   /** The session's event of that id, with its answer. */
   toolUse(sessionId: string, eventId: string): Promise<ToolUseRecord | undefined>;
   /**
+   * X1a in one statement, for a brain's call on the hand that its slot is known to have: the same checks as `toolUse`
+   * and `bind` make. Undefined when anything speaks against it, or is not as it was known; then nothing has changed, and
+   * the longer way finds out what to say.
+   */
+  bindKnown(request: KnownCall): Promise<ExecutionRecord | undefined>;
+  /**
    * X1a, one transaction: the session's row is locked, its epoch compared, there is no result; then the execution is
    * bound to the hand and the journal of its agent. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
    */
@@ -90,7 +105,7 @@ export interface ExecutionStore {
    * Undefined when there is no such execution (its session was deleted).
    */
   finish(request: {
-    execution: Pick<ExecutionRecord, "executionKey" | "sessionId" | "answersToolUse">;
+    execution: Pick<ExecutionRecord, "executionKey" | "executionId" | "sessionId" | "answersToolUse">;
     result: string;
     event: HandEvent;
   }): Promise<Concluded | undefined>;

@@ -1,8 +1,9 @@
 /** The database's history, oldest first: one file per step, one line here. Steps are only ever added at the end. */
 import { spine } from "./0001-spine.ts";
 import { appendEvents } from "./0002-append-events.ts";
+import { callsAtOnce } from "./0003-calls-at-once.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
 
-export const migrations: readonly Migration[] = [spine, appendEvents];
+export const migrations: readonly Migration[] = [spine, appendEvents, callsAtOnce];

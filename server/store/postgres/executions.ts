@@ -1,8 +1,8 @@
 /** Executions in Postgres. Every transaction locks the session's row first, then the execution's. */
-import { createHash } from "node:crypto";
 import { TendonError } from "../../../kit/errors.ts";
 import type { Bound, CallRecord, Concluded, ExecutionRecord, ExecutionStore } from "../executions.ts";
 import type { LogAdvance } from "../session-append.ts";
+import { bindKnown, finishAtOnce, hashOfInput } from "./calls-at-once.ts";
 import { appendToLog } from "./hand-log.ts";
 import { lockSession } from "./hands.ts";
 import type { Pool, Queryable } from "./pool.ts";
@@ -62,12 +62,11 @@ export function createExecutionStore(pool: Pool): ExecutionStore {
         }
       );
     },
-    async bind(request) {
-      const execution = await bindAtOnce(pool, request);
-      if (execution !== undefined) return { kind: "bound", execution, advance: undefined };
-      return inTransaction(pool, (transaction) => bind(transaction, request));
-    },
-    finish: (request) => inTransaction(pool, (transaction) => finish(transaction, request)),
+    bindKnown: (request) => bindKnown(pool, request),
+    bind: (request) => inTransaction(pool, (transaction) => bind(transaction, request)),
+    finish: async (request) =>
+      (await finishAtOnce(pool, request)) ??
+      inTransaction(pool, (transaction) => finish(transaction, request)),
     refuse: (request) => inTransaction(pool, (transaction) => refuse(transaction, request)),
     requestStop: ({ executionKey, reason, lease }) =>
       inTransaction(pool, async (transaction) => {
@@ -224,15 +223,20 @@ function callValues(call: CallRecord): unknown[] {
     call.slot,
     call.name,
     call.input,
-    createHash("sha256").update(call.input).digest(),
+    hashOfInput(call.input),
     call.timeoutMs,
     call.answersToolUse,
   ];
 }
 
 /** The agent is there with this journal, the hand takes calls on it, and the execution is theirs. */
-function insertBoundSql(condition: string, onConflict = ""): string {
-  return `agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} and ${condition} for share),
+async function insertBound(
+  transaction: Transaction,
+  call: CallRecord,
+  { handId, handAgentId, journalId }: { handId: string; handAgentId: string; journalId: string },
+): Promise<ExecutionRecord | undefined> {
+  const { rows } = await transaction.query<ExecutionRow>(
+    `with agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} for share),
      hand as (
        select hand_id, owner_number, notice from hands
        where hand_id = $3 and hand_agent_id = $1 and state in ('ready', 'parked') and exists (select 1 from agent)
@@ -244,43 +248,8 @@ function insertBoundSql(condition: string, onConflict = ""): string {
      )
      insert into executions (hand_agent_id, journal_id, hand_id, ${CALL_COLUMNS}, owner_number, notice)
      select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::bytea, $12::bigint, $13::boolean, owner_number, notice from used
-     ${onConflict} returning ${COLUMNS}`;
-}
-
-async function insertBound(
-  transaction: Transaction,
-  call: CallRecord,
-  { handId, handAgentId, journalId }: { handId: string; handAgentId: string; journalId: string },
-): Promise<ExecutionRecord | undefined> {
-  const { rows } = await transaction.query<ExecutionRow>(`with ${insertBoundSql("true")}`, [
-    handAgentId,
-    journalId,
-    handId,
-    ...callValues(call),
-  ]);
-  return rows[0] && toExecution(rows[0]);
-}
-
-/**
- * A brain's call in one statement, when nothing is in its way; undefined for everything else, which changed nothing.
- * The statement sees the log as of its start. If it had to wait for the session's row, the head that it then finds
- * tells whether anything was appended meanwhile, such as an answer; in that case the longer way decides.
- */
-async function bindAtOnce(pool: Pool, request: BindRequest): Promise<ExecutionRecord | undefined> {
-  const { call, handId, handAgentId, journalId, lease, event } = request;
-  if (!call.answersToolUse || event !== undefined) return undefined;
-  const { rows } = await pool.query<ExecutionRow>(
-    `with session as (
-       select head from sessions where session_id = $6 and archived_at is null
-         and ($14::text is null or (lease_id = $14 and lease_epoch = $15::bigint)) for no key update
-     ),
-     clear as (
-       select 1 from session where head = (select head from sessions where session_id = $6)
-         and not exists (select 1 from events where session_id = $6 and answers = $7)
-         and not exists (select 1 from executions where execution_key = $4)
-     ),
-     ${insertBoundSql("exists (select 1 from clear)", "on conflict do nothing")}`,
-    [handAgentId, journalId, handId, ...callValues(call), lease?.leaseId ?? null, String(lease?.epoch ?? 0)],
+     returning ${COLUMNS}`,
+    [handAgentId, journalId, handId, ...callValues(call)],
   );
   return rows[0] && toExecution(rows[0]);
 }
