@@ -1,6 +1,7 @@
 /** `npm start` as a person runs it: the script in a process group of its own, with a data directory of its own. */
 import { type ChildProcess, spawn } from "node:child_process";
-import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -32,15 +33,14 @@ function baseEnv(): Record<string, string> {
   return { PATH, HOME, LANG };
 }
 
-/** One installation in a folder that goes with it. */
+/** One installation in a folder that is made with the first process and goes with `dispose`. */
 export class Installation {
   readonly dataDir: string;
   private readonly folder: string;
   private readonly started: ChildProcess[] = [];
 
   constructor() {
-    this.folder = mkdtempSync(join(tmpdir(), "tendon-e2e-"));
-    chmodSync(this.folder, 0o755);
+    this.folder = join(tmpdir(), `tendon-e2e-${randomBytes(6).toString("hex")}`);
     this.dataDir = join(this.folder, "data");
   }
 
@@ -101,6 +101,7 @@ export class Installation {
   }
 
   private spawn(words: readonly string[], { env = {}, input, prefix = [] }: RunSetting): ChildProcess {
+    mkdirSync(this.folder, { recursive: true, mode: 0o755 });
     const [command, ...args] = [...prefix, process.execPath, ...words];
     const child = spawn(command!, args, {
       cwd: this.folder,
