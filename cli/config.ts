@@ -2,6 +2,7 @@
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { port, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type SettingValues } from "../kit/settings/settings.ts";
+import { dialSettings } from "../kit/settings/shared-settings.ts";
 
 export const cliSettings = defineSettings({
   TENDON_URL: {
@@ -17,7 +18,6 @@ export const cliSettings = defineSettings({
     parse: text(),
     help: "Folder of keys, logs and the embedded Postgres of an installation started here. Not set: .tendon.",
   },
-  TENDON_CA_FILE: { parse: text(), help: "Certificates (PEM) to trust instead of the system's." },
   TENDON_HOST: {
     parse: text({ maxChars: 255 }),
     default: "127.0.0.1",
@@ -36,16 +36,7 @@ export const cliSettings = defineSettings({
     help: "An admin key of your own for a server started here, instead of the one in admin.key.",
   },
   TENDON_MODEL: { parse: text(), help: "Model of agents that name none." },
-  HTTPS_PROXY: {
-    parse: url(["http", "https"]),
-    aliases: ["https_proxy"],
-    help: "Corporate proxy (CONNECT) for connections that leave.",
-  },
-  NO_PROXY: {
-    parse: text(),
-    aliases: ["no_proxy"],
-    help: "Hosts that are reached without the corporate proxy.",
-  },
+  ...dialSettings,
 });
 
 export type CliConfig = SettingValues<typeof cliSettings>;

@@ -1,10 +1,10 @@
 /** The hand agent's settings, read once. Options of the command line win over variables. */
 import { parseArgs } from "node:util";
-import { LOG_LEVELS } from "../kit/log.ts";
 import { StartupError } from "../kit/program.ts";
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { integer, list, oneOf, type Parser, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type Settings, settingNames } from "../kit/settings/settings.ts";
+import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
 import { ISOLATION_MODES } from "./drivers/process/isolation.ts";
 
 const MAX_LABELS = 32;
@@ -40,22 +40,8 @@ export const handAgentSettings = defineSettings({
     default: "auto",
     help: "How process hands are kept apart from this machine; auto takes the strongest that works.",
   },
-  TENDON_CA_FILE: { parse: text(), help: "Certificates (PEM) to trust instead of the system's." },
-  HTTPS_PROXY: {
-    parse: url(["http", "https"]),
-    aliases: ["https_proxy"],
-    help: "Corporate proxy (CONNECT) to the server.",
-  },
-  NO_PROXY: {
-    parse: text(),
-    aliases: ["no_proxy"],
-    help: "Hosts that are reached without the corporate proxy.",
-  },
-  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
-  TENDON_LIFELINE_FD: {
-    parse: integer({ min: 3, max: 1023 }),
-    help: "Descriptor whose end stops the program; for launchers.",
-  },
+  ...dialSettings,
+  ...programSettings,
 });
 
 export type HandAgentSettings = Settings<typeof handAgentSettings>;

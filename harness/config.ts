@@ -1,8 +1,7 @@
-/** The harness's settings, read once. Secrets are gone from the environment afterwards: nothing may inherit them. */
-import { LOG_LEVELS } from "../kit/log.ts";
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
-import { integer, oneOf, text, url } from "../kit/settings/parsers.ts";
+import { integer, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type Settings, type SettingValues } from "../kit/settings/settings.ts";
+import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
 
 const DAY_MS = 24 * 60 * 60_000;
 
@@ -61,25 +60,8 @@ export const harnessSettings = defineSettings({
     default: 150_000,
     help: "Milliseconds after which a failing model is given up until the next message, attempts included.",
   },
-  TENDON_CA_FILE: {
-    parse: text(),
-    help: "Certificates (PEM) to trust instead of the system's, for the server.",
-  },
-  HTTPS_PROXY: {
-    parse: url(["http", "https"]),
-    aliases: ["https_proxy"],
-    help: "Corporate proxy (CONNECT) for connections that leave.",
-  },
-  NO_PROXY: {
-    parse: text(),
-    aliases: ["no_proxy"],
-    help: "Hosts that are reached without the corporate proxy.",
-  },
-  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
-  TENDON_LIFELINE_FD: {
-    parse: integer({ min: 3, max: 1023 }),
-    help: "Descriptor whose end stops the program; for launchers.",
-  },
+  ...dialSettings,
+  ...programSettings,
 });
 
 export type HarnessConfig = SettingValues<typeof harnessSettings>;

@@ -1,8 +1,7 @@
-/** The proxy's settings, read once. */
-import { LOG_LEVELS } from "../kit/log.ts";
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
-import { integer, oneOf, port, text, url } from "../kit/settings/parsers.ts";
+import { port, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type SettingValues } from "../kit/settings/settings.ts";
+import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
 
 export const proxySettings = defineSettings({
   TENDON_URL: {
@@ -35,22 +34,8 @@ export const proxySettings = defineSettings({
     default: ".tendon/proxy-sealing.key",
     help: "File with the key that secrets are sealed to; made with mode 0600 when there is none. Nothing else may read it.",
   },
-  TENDON_CA_FILE: { parse: text(), help: "Certificates (PEM) to trust instead of the system's." },
-  HTTPS_PROXY: {
-    parse: url(["http", "https"]),
-    aliases: ["https_proxy"],
-    help: "Corporate proxy (CONNECT) for connections that leave.",
-  },
-  NO_PROXY: {
-    parse: text(),
-    aliases: ["no_proxy"],
-    help: "Hosts that are reached without the corporate proxy.",
-  },
-  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
-  TENDON_LIFELINE_FD: {
-    parse: integer({ min: 3, max: 1023 }),
-    help: "Descriptor whose end stops the program; for launchers.",
-  },
+  ...dialSettings,
+  ...programSettings,
 });
 
 export type ProxyConfig = SettingValues<typeof proxySettings>;

@@ -1,5 +1,3 @@
-/** The server's settings, read once. */
-import { LOG_LEVELS } from "../kit/log.ts";
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { integer, oneOf, port, text, url } from "../kit/settings/parsers.ts";
 import {
@@ -9,6 +7,7 @@ import {
   SettingsError,
   type SettingValues,
 } from "../kit/settings/settings.ts";
+import { programSettings } from "../kit/settings/shared-settings.ts";
 
 export const serverSettings = defineSettings({
   TENDON_PORT: { parse: port(), default: 7400, help: "The one TCP port for everything; 0 takes a free one." },
@@ -72,11 +71,7 @@ export const serverSettings = defineSettings({
     default: "process",
     help: "Hand-agent driver of environments that name none.",
   },
-  TENDON_LOG_LEVEL: { parse: oneOf(LOG_LEVELS), default: "info", help: "How much is logged." },
-  TENDON_LIFELINE_FD: {
-    parse: integer({ min: 3, max: 1023 }),
-    help: "Descriptor whose end stops the program; for launchers.",
-  },
+  ...programSettings,
 });
 
 export type ServerConfig = SettingValues<typeof serverSettings>;
