@@ -3,6 +3,7 @@
  * result, and ends when the server has stored that.
  *
  * T1 Output goes out in order and without gaps from the offset that the server named, or from the first byte that is left.
+ *    The first stream of an execution starts at byte 0 without asking: the server can have nothing yet.
  * T2 The result is the last message and is sent only after all output.
  * T3 The end of a stream changes nothing about the execution; only `stored` does.
  */
@@ -73,13 +74,16 @@ async function send(
   resume: Promise<number>,
   signal: AbortSignal,
 ): Promise<void> {
+  const { firstOffset } = execution;
+  const isNews = !execution.wasOffered && firstOffset === 0;
+  execution.wasOffered = true;
   await call.send({
     kind: {
       case: "open",
-      value: { executionKey: execution.key, journalId, firstOffset: BigInt(execution.firstOffset) },
+      value: { executionKey: execution.key, journalId, firstOffset: BigInt(firstOffset) },
     },
   });
-  let offset = await resume;
+  let offset = isNews ? 0 : await resume;
   const { spool } = execution;
   while (spool !== undefined) {
     spool.readerAt(offset);

@@ -27,6 +27,8 @@ export class Execution {
   /** Absent when there is no output to give, such as after a restart of the agent. */
   readonly spool: OutputSpool | undefined;
   readonly input: LateInput | undefined;
+  /** Whether a stream of it was opened before, so that the server may have some of the output. */
+  wasOffered = false;
   /** Resolves when the result is there. */
   readonly finished: Promise<void>;
   private current: ExecutionState = { phase: "accepted" };

@@ -45,6 +45,8 @@ export const MAX_RUNNING = 256;
 export const MAX_KEPT = 1_024;
 /** Refusals are kept too until they are stored; what comes beyond this is not answered. */
 const MAX_REFUSED = 4_096;
+/** Larger results are read back from the journal when they are offered; so at most 80 MiB of results are in memory. */
+const MAX_RESULT_IN_MEMORY_BYTES = 16 * 1024;
 /** Output of all executions on disk. */
 const SPOOL_BUDGET_BYTES = 8 * 1024 ** 3;
 const REOPEN = { firstMs: 200, maxMs: 5_000, resetAfterMs: 10_000 };
@@ -238,8 +240,10 @@ export class Executions {
     let readResult = () => result;
     try {
       if (journalled) {
-        journal.finish(key, toBinary(ExecutionResultSchema, result));
-        readResult = () => fromBinary(ExecutionResultSchema, journal.readResult(key));
+        const encoded = toBinary(ExecutionResultSchema, result);
+        journal.finish(key, encoded);
+        if (encoded.length > MAX_RESULT_IN_MEMORY_BYTES)
+          readResult = () => fromBinary(ExecutionResultSchema, journal.readResult(key));
       }
     } catch (error) {
       log.error({ err: error, execution: key }, "a result is kept in memory only");

@@ -145,7 +145,7 @@ export class HandAgent implements Service {
 
   private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
     const { clock, log, capacity, reaperPeriodMs } = this.options;
-    const journal = new Journal({ dataDir: dataDir.path, log });
+    const journal = new Journal({ dataDir: dataDir.path, log, clock });
     const hands = new Hands({
       dataDir: dataDir.path,
       drivers,

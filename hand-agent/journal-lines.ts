@@ -61,7 +61,9 @@ export function readJournal(content: Buffer): JournalContent {
   const first = lines[0]?.record;
   if (first?.kind !== "journal" || first.version !== 1) return { kind: "corrupt", atByte: 0 };
   const goodBytes = bad ?? content.length;
-  return { kind: "readable", id: first.id, lines, goodBytes, tornBytes: content.length - goodBytes };
+  // Zeros that were written ahead are nothing torn.
+  const tornBytes = content.subarray(goodBytes).findLastIndex((byte) => byte !== 0) + 1;
+  return { kind: "readable", id: first.id, lines, goodBytes, tornBytes };
 }
 
 function checksum(json: string): string {

@@ -55,11 +55,17 @@ test("a started call is on disk when start resolves, and its input is there as a
   expect((await stat(file)).mode & 0o777).toBe(0o600);
 });
 
+/** Zeros are written ahead of the records. */
+async function recordBytes(): Promise<number> {
+  const content = await readFile(file);
+  return content.indexOf(0) === -1 ? content.length : content.indexOf(0);
+}
+
 test("a torn last line is dropped and what stood before it is believed", async () => {
   const journal = open();
   await journal.start(call("a"));
   await journal.start(call("b"));
-  await truncate(file, (await stat(file)).size - 5);
+  await truncate(file, (await recordBytes()) - 5);
   const again = open();
   expect(again.id).toBe(journal.id);
   expect(states(again)).toEqual([["a", "started"]]);
@@ -68,6 +74,35 @@ test("a torn last line is dropped and what stood before it is believed", async (
     ["a", "started"],
     ["c", "started"],
   ]);
+});
+
+test("a torn last line among the zeros that were written ahead is dropped too", async () => {
+  const journal = open();
+  await journal.start(call("a"));
+  const whole = await recordBytes();
+  await journal.start(call("b"));
+  const content = await readFile(file);
+  content.fill(0, whole + 20);
+  await writeFile(file, content);
+  const again = open();
+  expect(again.id).toBe(journal.id);
+  expect(states(again)).toEqual([["a", "started"]]);
+});
+
+test("a start neither changes the file's size nor leaves the end of the records in doubt", async () => {
+  const journal = open();
+  const { size } = await stat(file);
+  await journal.start(call("a"));
+  expect((await stat(file)).size).toBe(size);
+  // More than what was written ahead.
+  journal.finish("a", Buffer.alloc(100_000, "x"));
+  await journal.start(call("b"));
+  const again = open();
+  expect(states(again)).toEqual([
+    ["a", "finished"],
+    ["b", "started"],
+  ]);
+  expect(again.readResult("a")).toHaveLength(100_000);
 });
 
 test("zeros after a crash count as a torn end", async () => {
@@ -106,7 +141,8 @@ test("the file stays small however many calls are made, and living results survi
     journal.forget(`call_${i}`);
   }
   await journal.start(call("running"));
-  expect((await stat(file)).size).toBeLessThan(45_000);
+  expect(await recordBytes()).toBeLessThan(45_000);
+  expect((await stat(file)).size).toBeLessThan(45_000 + 64 * 1024);
   expect(Buffer.from(journal.readResult("kept")).toString()).toBe("kept result");
   expect(journal.wasForgotten("call_3")).toBe(true);
   expect(states(open())).toEqual([

@@ -6,6 +6,8 @@
  *    under the old one.
  * J3 An entry stays until `forget`; results are read back from the file, so they take no memory.
  * J4 After a write or a sync has failed nothing new is taken: what is on disk is not known any more.
+ * J5 Zeros are written ahead of the records: a sync that only fills them in need not change the file's size, which costs
+ *    a file system a good part of a sync. So the end of the records is where the zeros begin.
  */
 import { createHash } from "node:crypto";
 import {
@@ -20,6 +22,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
+import { type Clock, systemClock } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
 import { newId } from "../kit/ids.ts";
 import type { Logger } from "../kit/log.ts";
@@ -44,6 +47,7 @@ export interface JournalOptions {
   log: Logger;
   /** The file is rewritten without what is forgotten once it is larger than this and mostly forgotten. */
   compactAboveBytes?: number;
+  clock?: Clock;
 }
 
 /** The journal cannot take this; nothing was started. */
@@ -52,6 +56,9 @@ export class JournalError extends Error {
 }
 
 const DEFAULT_COMPACT_ABOVE_BYTES = 8 * 1024 * 1024;
+const ZEROS_AHEAD_BYTES = 64 * 1024;
+/** A result that the server has not stored by then is put on disk; most are stored and forgotten long before. */
+const RESULT_SYNC_AFTER_MS = 100;
 /** Late repeats of commands for executions that were forgotten are recognised this many executions back. */
 const REMEMBERED_FORGOTTEN = 10_000;
 
@@ -71,6 +78,10 @@ export class Journal {
   private sizeBytes: number;
   /** When the file is rewritten next: at twice what was alive the last time, so that the cost stays in proportion. */
   private compactAtBytes = 0;
+  /** Up to where there are records or zeros. */
+  private filledBytes = 0;
+  private readonly unsyncedResults = new Set<string>();
+  private stopResultSync: (() => void) | undefined;
   private written = 0;
   private synced = 0;
   private waiters: SyncWaiter[] = [];
@@ -123,14 +134,25 @@ export class Journal {
   }
 
   /**
-   * Keeps the result until `forget`. Not waited for: if it is lost by a crash, the entry says `started`, which is
-   * reported as unknown, and the server keeps the first result that it stored.
+   * Keeps the result until `forget`. It outlives the agent at once, and is on disk soon unless it is forgotten before.
+   * Not waited for: if it is lost with the machine, the entry says `started`, which is reported as unknown, and the
+   * server keeps the first result that it stored.
    */
   finish(key: string, result: Uint8Array): void {
     const entry = this.entries.get(key);
     if (entry === undefined || entry.state === "finished") return;
     entry.result = this.write({ kind: "finished", key, result: Buffer.from(result).toString("base64") });
     entry.state = "finished";
+    this.unsyncedResults.add(key);
+    this.stopResultSync ??= (this.options.clock ?? systemClock).after(RESULT_SYNC_AFTER_MS, () =>
+      this.syncResults(),
+    );
+  }
+
+  private syncResults(): void {
+    this.stopResultSync = undefined;
+    if (this.unsyncedResults.size === 0) return;
+    this.unsyncedResults.clear();
     void this.sync().catch(() => {});
   }
 
@@ -147,6 +169,7 @@ export class Journal {
   /** The server has the result; the id is now the server's to answer for (X1d). */
   forget(key: string): void {
     this.remember(key);
+    this.unsyncedResults.delete(key);
     if (!this.entries.delete(key)) return;
     // Losing this record only means that a stored result is offered once more.
     if (this.broken === undefined) this.write({ kind: "forgotten", key });
@@ -155,6 +178,8 @@ export class Journal {
 
   /** Resolves when nothing of the journal is in flight. */
   async close(): Promise<void> {
+    this.stopResultSync?.();
+    if (this.broken === undefined) this.syncResults();
     await this.syncing;
     closeSync(this.fd);
     this.broken ??= new JournalError("the journal is closed");
@@ -219,9 +244,8 @@ export class Journal {
     const line = encodeRecord(record);
     const place = { offset: this.sizeBytes, length: line.length };
     try {
-      for (let done = 0; done < line.length; ) {
-        done += writeSync(this.fd, line, done, line.length - done, place.offset + done);
-      }
+      if (place.offset + line.length > this.filledBytes) this.fillAhead(place.offset + line.length);
+      writeAt(this.fd, line, place.offset);
     } catch (error) {
       this.undo(place.offset, error);
       throw new JournalError(`the journal cannot be written: ${messageOf(error)}`);
@@ -231,11 +255,18 @@ export class Journal {
     return place;
   }
 
+  /** J5. */
+  private fillAhead(fromBytes: number): void {
+    writeAt(this.fd, Buffer.alloc(ZEROS_AHEAD_BYTES), fromBytes);
+    this.filledBytes = fromBytes + ZEROS_AHEAD_BYTES;
+  }
+
   /** A full disk may pass: half a line is taken back, so that the next one does not follow rubbish. */
   private undo(sizeBytes: number, error: unknown): void {
     this.options.log.error({ err: error }, "the journal cannot be written");
     try {
       ftruncateSync(this.fd, sizeBytes);
+      this.filledBytes = sizeBytes;
     } catch (truncateError) {
       this.fail(truncateError);
     }
@@ -298,8 +329,7 @@ export class Journal {
     let size = 0;
     const put = (line: Uint8Array) => {
       const offset = size;
-      for (let done = 0; done < line.length; )
-        done += writeSync(fd, line, done, line.length - done, offset + done);
+      writeAt(fd, line, offset);
       size += line.length;
       return { offset, length: line.length };
     };
@@ -309,13 +339,21 @@ export class Journal {
       entry.intent = put(readPlace(old, entry.intent));
       if (entry.result !== undefined) entry.result = put(readPlace(old, entry.result));
     }
+    writeAt(fd, Buffer.alloc(ZEROS_AHEAD_BYTES), size);
     fsyncSync(fd);
     renameSync(fresh, this.path);
     syncDirectory(this.options.dataDir);
     if (old !== undefined) closeSync(old);
     this.sizeBytes = size;
+    this.filledBytes = size + ZEROS_AHEAD_BYTES;
     this.compactAtBytes = Math.max(this.options.compactAboveBytes ?? DEFAULT_COMPACT_ABOVE_BYTES, 2 * size);
     return fd;
+  }
+}
+
+function writeAt(fd: number, bytes: Uint8Array, offset: number): void {
+  for (let done = 0; done < bytes.length; ) {
+    done += writeSync(fd, bytes, done, bytes.length - done, offset + done);
   }
 }
 

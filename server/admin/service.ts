@@ -193,6 +193,7 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
     if (!(await this.store.identities.revokeHandAgent(handAgentId, scope, audit))) {
       throw notFound("hand agent", handAgentId);
     }
+    this.deps.forgetKey(handAgentId);
     await this.deps.handControl.disconnect(handAgentId, "the hand agent was revoked");
     return {};
   }

@@ -43,10 +43,21 @@ interface CachedKey {
   readonly untilMs: number;
 }
 
+/** A token that was found good: an agent shows the same one on every stream that it opens. */
+interface CachedToken {
+  readonly principal: Principal & { readonly kind: "hand_agent" };
+  readonly untilMs: number;
+  /** By the wall clock. */
+  readonly expiresAtMs: number;
+}
+
 export class Authenticator {
   private readonly deps: AuthenticateDeps;
   /** By hash; the oldest goes first. Keys that were refused are not kept: guesses cannot fill it. */
   private readonly cache = new Map<string, CachedKey>();
+  private readonly tokens = new Map<string, CachedToken>();
+  /** What was read before something was forgotten is not kept. */
+  private forgotten = 0;
 
   constructor(deps: AuthenticateDeps) {
     this.deps = deps;
@@ -72,10 +83,14 @@ export class Authenticator {
     else if (credential.kind === "hand_agent") await this.livingAgent(credential.subject);
   }
 
-  /** Asks the database about this key at its next use; without an id, about all. For what was revoked here. */
-  forget(apiKeyId?: string): void {
+  /** Asks the database about this key or hand agent at its next use; without an id, about all. For what was revoked here. */
+  forget(id?: string): void {
+    this.forgotten += 1;
     for (const [hash, { identity }] of this.cache) {
-      if (apiKeyId === undefined || identity.apiKeyId === apiKeyId) this.cache.delete(hash);
+      if (id === undefined || identity.apiKeyId === id) this.cache.delete(hash);
+    }
+    for (const [hash, { principal }] of this.tokens) {
+      if (id === undefined || principal.handAgentId === id) this.tokens.delete(hash);
     }
   }
 
@@ -100,15 +115,33 @@ export class Authenticator {
   }
 
   private async handAgent(token: string, subject: string): Promise<Principal> {
+    const { clock } = this.deps;
+    const hash = hashSecret(token);
+    const cached = this.tokens.get(hash);
+    if (cached && cached.untilMs > clock.monotonicMs() && cached.expiresAtMs > clock.nowMs()) {
+      return cached.principal;
+    }
+    this.tokens.delete(hash);
+    const { forgotten } = this;
+    const { principal, expiresAtMs } = await this.verifyAgent(token, subject);
+    if (forgotten === this.forgotten) {
+      const oldest = this.tokens.size >= MAX_CACHED_KEYS ? this.tokens.keys().next().value : undefined;
+      if (oldest !== undefined) this.tokens.delete(oldest);
+      this.tokens.set(hash, { principal, untilMs: clock.monotonicMs() + KEY_CACHE_MS, expiresAtMs });
+    }
+    return principal;
+  }
+
+  private async verifyAgent(token: string, subject: string) {
     const { handAgentId, workspaceId, pool, publicKey } = await this.livingAgent(subject);
     const x = Buffer.from(publicKey).toString("base64url");
     const jwk: PublicKeyJwk = { kty: "OKP", crv: "Ed25519", x };
-    await verifyToken(() => jwk, token, {
+    const { expiresAtMs } = await verifyToken(() => jwk, token, {
       audience: HAND_AGENT_AUDIENCE,
       clock: this.deps.clock,
       maxTtlMs: HAND_AGENT_TOKEN_MAX_TTL_MS,
     });
-    return { kind: "hand_agent", handAgentId, workspaceId, pool };
+    return { principal: { kind: "hand_agent", handAgentId, workspaceId, pool } as const, expiresAtMs };
   }
 
   private async livingAgent(handAgentId: string) {

@@ -1318,7 +1318,9 @@ export declare const HandAgentService: GenService<{
   },
   /**
    * Opened by the agent, one for each execution: it says from where it can send, the server from where it wants, and
-   * then output flows until the result. The server ends the stream once the result is stored.
+   * then output flows until the result. The server ends the stream once the result is stored. On the first stream of an
+   * execution the agent may send from byte 0, and the result, before it hears from where the server wants output; bytes
+   * that the server has already are passed over.
    *
    * Effect: the result is stored, and appended to the session's log, exactly once.
    * Idempotency: after a disconnect the agent opens the stream again and goes on where the server is.
