@@ -122,10 +122,13 @@ const POLICY = new Map<string, Callers>([
     archiveSession: CLIENT,
     deleteSession: CLIENT,
     emitEvents: LOG,
+    emitLargeEvents: LOG,
     getEvents: LOG,
     watchEvents: LOG,
     wakeSession: BRAIN,
     forkSession: CLIENT,
+    exportSession: CLIENT,
+    importSession: CLIENT,
     readPayload: LOG,
   }),
   ...rows(VaultService, {

@@ -190,6 +190,19 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     throw new TendonError("NOT_IMPLEMENTED", "sessions cannot be forked yet");
   }
 
+  async emitLargeEvents(): Promise<never> {
+    throw new TendonError("NOT_IMPLEMENTED", "not yet");
+  }
+
+  // biome-ignore lint/correctness/useYield: not yet
+  async *exportSession(): AsyncGenerator<never> {
+    throw new TendonError("NOT_IMPLEMENTED", "not yet");
+  }
+
+  async importSession(): Promise<never> {
+    throw new TendonError("NOT_IMPLEMENTED", "not yet");
+  }
+
   async *readPayload(request: ReadPayloadRequest, context: RpcContext) {
     const { sessionId, eventId, lease, offsetBytes } = request;
     const standing = await this.standing(sessionId, context);

@@ -479,6 +479,9 @@ class Scripted implements ScriptedServer {
     const no = async () => {
       throw new TendonError("NOT_IMPLEMENTED", "not in this script");
     };
+    const noStream = () => {
+      throw new TendonError("NOT_IMPLEMENTED", "not in this script");
+    };
     const limit = this.inlineLimit;
     return {
       createSession: no,
@@ -489,9 +492,10 @@ class Scripted implements ScriptedServer {
       deleteSession: no,
       wakeSession: no,
       forkSession: no,
-      watchEvents: () => {
-        throw new TendonError("NOT_IMPLEMENTED", "not in this script");
-      },
+      emitLargeEvents: no,
+      exportSession: noStream,
+      importSession: no,
+      watchEvents: noStream,
       emitEvents: async (request) => {
         const failure = this.failAppend?.(request);
         if (failure !== undefined) throw failure;

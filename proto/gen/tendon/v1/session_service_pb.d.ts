@@ -470,7 +470,106 @@ export declare type EmitEventsResponse = Message<"tendon.v1.EmitEventsResponse">
 export declare const EmitEventsResponseSchema: GenMessage<EmitEventsResponse>;
 
 /**
- * Asks for a slice of the log. "The n before event p" is `before_position: p, limit: n, order: descending`.
+ * A request to append large events, in pieces.
+ *
+ * @generated from message tendon.v1.EmitLargeEventsRequest
+ */
+export declare type EmitLargeEventsRequest = Message<"tendon.v1.EmitLargeEventsRequest"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.EmitLargeEventsRequest.kind
+   */
+  kind: {
+    /**
+     * The first message: what to append. Texts that are sent in pieces are empty here.
+     *
+     * @generated from field: tendon.v1.EmitEventsRequest request = 1;
+     */
+    value: EmitEventsRequest;
+    case: "request";
+  } | {
+    /**
+     * Then pieces of texts.
+     *
+     * @generated from field: tendon.v1.EventTextPiece piece = 2;
+     */
+    value: EventTextPiece;
+    case: "piece";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.EmitLargeEventsRequest.
+ * Use `create(EmitLargeEventsRequestSchema)` to create a new message.
+ */
+export declare const EmitLargeEventsRequestSchema: GenMessage<EmitLargeEventsRequest>;
+
+/**
+ * A piece of a text of one event. Pieces of one text are put together in the order in which they are sent.
+ *
+ * @generated from message tendon.v1.EventTextPiece
+ */
+export declare type EventTextPiece = Message<"tendon.v1.EventTextPiece"> & {
+  /**
+   * Index of the event in the request, from 0.
+   *
+   * @generated from field: int32 event_index = 1;
+   */
+  eventIndex: number;
+
+  /**
+   * Which of its texts.
+   *
+   * @generated from field: tendon.v1.EventText text = 2;
+   */
+  text: EventText;
+
+  /**
+   * Bytes of UTF-8, at most 1 MiB; a piece may end inside a character.
+   *
+   * @generated from field: bytes chunk = 3;
+   */
+  chunk: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.EventTextPiece.
+ * Use `create(EventTextPieceSchema)` to create a new message.
+ */
+export declare const EventTextPieceSchema: GenMessage<EventTextPiece>;
+
+/**
+ * Where the events ended up.
+ *
+ * @generated from message tendon.v1.EmitLargeEventsResponse
+ */
+export declare type EmitLargeEventsResponse = Message<"tendon.v1.EmitLargeEventsResponse"> & {
+  /**
+   * One for each event, in the request's order.
+   *
+   * @generated from field: repeated tendon.v1.EventReceipt receipts = 1;
+   */
+  receipts: EventReceipt[];
+
+  /**
+   * Position of the newest event after the append.
+   *
+   * @generated from field: int64 head = 2;
+   */
+  head: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.EmitLargeEventsResponse.
+ * Use `create(EmitLargeEventsResponseSchema)` to create a new message.
+ */
+export declare const EmitLargeEventsResponseSchema: GenMessage<EmitLargeEventsResponse>;
+
+/**
+ * Asks for a slice of the log. "From where I last read" is `after_position`, or `after_event_id`; "the n before this
+ * event" is `before_event_id, limit: n, order: descending`; "back to the call before this event" is `before_event_id,
+ * until_types: [agent.tool_use, …], order: descending`.
  *
  * @generated from message tendon.v1.GetEventsRequest
  */
@@ -537,6 +636,28 @@ export declare type GetEventsRequest = Message<"tendon.v1.GetEventsRequest"> & {
    * @generated from field: tendon.v1.LeaseProof lease = 9;
    */
   lease?: LeaseProof | undefined;
+
+  /**
+   * Only events after this one; empty names none. With `after_position` too, the later of the two counts.
+   *
+   * @generated from field: string after_event_id = 10;
+   */
+  afterEventId: string;
+
+  /**
+   * Only events before this one; empty names none. With `before_position` too, the earlier of the two counts.
+   *
+   * @generated from field: string before_event_id = 11;
+   */
+  beforeEventId: string;
+
+  /**
+   * The slice ends with the first event, in the direction of the slice, that has one of these types, at most 16; that
+   * event is part of it if it fits `types`. Empty: it ends at the limits alone.
+   *
+   * @generated from field: repeated string until_types = 12;
+   */
+  untilTypes: string[];
 };
 
 /**
@@ -760,7 +881,7 @@ export declare type ForkSessionRequest = Message<"tendon.v1.ForkSessionRequest">
   position: bigint;
 
   /**
-   * Title of the fork.
+   * Title of the fork; empty keeps the origin's. Metadata is the origin's.
    *
    * @generated from field: string title = 4;
    */
@@ -874,6 +995,158 @@ export declare type ReadPayloadResponse = Message<"tendon.v1.ReadPayloadResponse
  * Use `create(ReadPayloadResponseSchema)` to create a new message.
  */
 export declare const ReadPayloadResponseSchema: GenMessage<ReadPayloadResponse>;
+
+/**
+ * Asks for a log as lines of JSON.
+ *
+ * @generated from message tendon.v1.ExportSessionRequest
+ */
+export declare type ExportSessionRequest = Message<"tendon.v1.ExportSessionRequest"> & {
+  /**
+   * Session to export.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Also what only brains see; for admins alone. An import without it goes on worse: models' reasoning is missing.
+   *
+   * @generated from field: bool with_internal = 2;
+   */
+  withInternal: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.ExportSessionRequest.
+ * Use `create(ExportSessionRequestSchema)` to create a new message.
+ */
+export declare const ExportSessionRequestSchema: GenMessage<ExportSessionRequest>;
+
+/**
+ * Part of the lines.
+ *
+ * @generated from message tendon.v1.ExportSessionResponse
+ */
+export declare type ExportSessionResponse = Message<"tendon.v1.ExportSessionResponse"> & {
+  /**
+   * The bytes, in order, at most 1 MiB each; a line may be cut anywhere.
+   *
+   * @generated from field: bytes chunk = 1;
+   */
+  chunk: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.ExportSessionResponse.
+ * Use `create(ExportSessionResponseSchema)` to create a new message.
+ */
+export declare const ExportSessionResponseSchema: GenMessage<ExportSessionResponse>;
+
+/**
+ * A log to import, in pieces.
+ *
+ * @generated from message tendon.v1.ImportSessionRequest
+ */
+export declare type ImportSessionRequest = Message<"tendon.v1.ImportSessionRequest"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.ImportSessionRequest.kind
+   */
+  kind: {
+    /**
+     * The first message: what becomes of it.
+     *
+     * @generated from field: tendon.v1.ImportSessionStart start = 1;
+     */
+    value: ImportSessionStart;
+    case: "start";
+  } | {
+    /**
+     * Then the lines, cut anywhere, at most 1 MiB each.
+     *
+     * @generated from field: bytes chunk = 2;
+     */
+    value: Uint8Array;
+    case: "chunk";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.ImportSessionRequest.
+ * Use `create(ImportSessionRequestSchema)` to create a new message.
+ */
+export declare const ImportSessionRequestSchema: GenMessage<ImportSessionRequest>;
+
+/**
+ * What becomes of an imported log.
+ *
+ * @generated from message tendon.v1.ImportSessionStart
+ */
+export declare type ImportSessionStart = Message<"tendon.v1.ImportSessionStart"> & {
+  /**
+   * Client-chosen id of this request, 1 to 128 characters; empty gives up safe repetition.
+   *
+   * @generated from field: string request_id = 1;
+   */
+  requestId: string;
+
+  /**
+   * Environment of the new session. Empty: the one that the log names if the workspace has it, else the workspace's
+   * default. Slots whose environments the workspace does not have get this one.
+   *
+   * @generated from field: string environment_id = 2;
+   */
+  environmentId: string;
+
+  /**
+   * Title; empty keeps the one in the log.
+   *
+   * @generated from field: string title = 3;
+   */
+  title: string;
+
+  /**
+   * Vaults of the session; none come with the log.
+   *
+   * @generated from field: repeated string vault_ids = 4;
+   */
+  vaultIds: string[];
+
+  /**
+   * Budget of the session; none comes with the log.
+   *
+   * @generated from field: tendon.v1.Budget budget = 5;
+   */
+  budget?: Budget | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ImportSessionStart.
+ * Use `create(ImportSessionStartSchema)` to create a new message.
+ */
+export declare const ImportSessionStartSchema: GenMessage<ImportSessionStart>;
+
+/**
+ * The session that was made.
+ *
+ * @generated from message tendon.v1.ImportSessionResponse
+ */
+export declare type ImportSessionResponse = Message<"tendon.v1.ImportSessionResponse"> & {
+  /**
+   * The new session.
+   *
+   * @generated from field: tendon.v1.Session session = 1;
+   */
+  session?: Session | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ImportSessionResponse.
+ * Use `create(ImportSessionResponseSchema)` to create a new message.
+ */
+export declare const ImportSessionResponseSchema: GenMessage<ImportSessionResponse>;
 
 /**
  * Direction of a slice.
@@ -1057,11 +1330,31 @@ export declare const SessionService: GenService<{
     output: typeof EmitEventsResponseSchema;
   },
   /**
+   * EmitEvents for events that do not fit into one message: the request, then the texts of its large events in pieces.
+   * The server appends when the stream is at its end; a stream that breaks before leaves nothing.
+   *
+   * Effect: that of EmitEvents with the texts put together: one atomic batch. An event has at most 32 MiB of payload and
+   * internal, all events of a call 64 MiB.
+   * Idempotency: that of EmitEvents.
+   * Fails: NOT_FOUND, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
+   * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, INVALID_FIELD, MESSAGE_TOO_LARGE, UNAVAILABLE while too many bytes are
+   * on their way to this server.
+   * Callers: client, admin, harness, worker, session.
+   *
+   * @generated from rpc tendon.v1.SessionService.EmitLargeEvents
+   */
+  emitLargeEvents: {
+    methodKind: "client_streaming";
+    input: typeof EmitLargeEventsRequestSchema;
+    output: typeof EmitLargeEventsResponseSchema;
+  },
+  /**
    * Reads a slice of the log.
    *
    * Effect: none.
    * Idempotency: a read.
-   * Fails: NOT_FOUND, RESYNC for a cursor behind the log's head, LEASE_FENCED when `internal` is asked for with an older lease.
+   * Fails: NOT_FOUND, also for an event that a cursor names and the session does not have, RESYNC for a cursor behind the
+   * log's head, LEASE_FENCED when `internal` is asked for with an older lease, INVALID_FIELD.
    * Callers: client, admin, harness, worker, session.
    *
    * @generated from rpc tendon.v1.SessionService.GetEvents
@@ -1102,11 +1395,15 @@ export declare const SessionService: GenService<{
     output: typeof WakeSessionResponseSchema;
   },
   /**
-   * Makes a session whose log begins with a copy of another's, up to a position. Hands and lease are not shared.
+   * Makes a session whose log begins with a copy of another's, up to a position: same events, ids, times and positions.
+   * Hands, lease, vaults and budget are not shared. After the copy come `session.forked {origin_session_id, position}`,
+   * a result with `is_error` for every call that was open there ("forked before it ended"), and `hand.lost` for every
+   * hand that was alive there. What was going on at that position goes on in the fork: a turn that had not ended, or a
+   * message that nobody had taken in, is work. Usage counts from the fork on.
    *
-   * Effect: one new session, with `session.forked` after the copied events.
-   * Idempotency: a repeat with the same request_id returns the first fork.
-   * Fails: NOT_FOUND, RESYNC for a position behind the head, REQUEST_ID_REUSED.
+   * Effect: one new session, visible at once with all of its events. The origin does not change and may be archived.
+   * Idempotency: a repeat with the same request_id and content returns the first fork.
+   * Fails: NOT_FOUND, RESYNC for a position behind the head, REQUEST_ID_REUSED, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.ForkSession
@@ -1115,6 +1412,45 @@ export declare const SessionService: GenService<{
     methodKind: "unary";
     input: typeof ForkSessionRequestSchema;
     output: typeof ForkSessionResponseSchema;
+  },
+  /**
+   * Writes a session's log as lines of JSON: one that describes the session, one for each event up to the head of that
+   * moment, one with the number of events and the SHA-256 of all bytes before it. Payloads are JSON strings that hold
+   * the text byte for byte.
+   *
+   * Effect: none.
+   * Idempotency: a read; the same log gives the same lines but for the time in the first.
+   * Fails: NOT_FOUND, also when the session is deleted meanwhile, ROLE_NOT_ALLOWED for `with_internal` from anyone but
+   * an admin.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.SessionService.ExportSession
+   */
+  exportSession: {
+    methodKind: "server_streaming";
+    input: typeof ExportSessionRequestSchema;
+    output: typeof ExportSessionResponseSchema;
+  },
+  /**
+   * Makes a session from what ExportSession wrote: same events, positions, ids and times, byte for byte. The session gets
+   * an id of its own and is at rest, whatever its log says: it does nothing until somebody appends. Where calls are open
+   * or hands alive, the results and `hand.lost` events that end them follow after the last event. An archived session is
+   * archived again.
+   *
+   * Effect: one new session, visible at once with all of its events, or none.
+   * Idempotency: a repeat with the same request_id and content returns the session of the first.
+   * Fails: INVALID_FIELD (metadata `line`) for a gap, a wrong order, an unknown version, a missing end or a wrong digest,
+   * EVENT_TYPE_NOT_ALLOWED for what only brains and the server write unless an admin imports, ROLE_NOT_ALLOWED for
+   * `internal` from anyone but an admin, NOT_FOUND for an environment of another workspace, ENVIRONMENT_ARCHIVED,
+   * NOT_CONFIGURED without an environment, MESSAGE_TOO_LARGE, REQUEST_ID_REUSED.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.SessionService.ImportSession
+   */
+  importSession: {
+    methodKind: "client_streaming";
+    input: typeof ImportSessionRequestSchema;
+    output: typeof ImportSessionResponseSchema;
   },
   /**
    * Streams the payload of one event, of any size.
