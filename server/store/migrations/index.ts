@@ -2,8 +2,9 @@
 import { spine } from "./0001-spine.ts";
 import { appendEvents } from "./0002-append-events.ts";
 import { callsAtOnce } from "./0003-calls-at-once.ts";
+import { logLife } from "./0004-log-life.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
 
-export const migrations: readonly Migration[] = [spine, appendEvents, callsAtOnce];
+export const migrations: readonly Migration[] = [spine, appendEvents, callsAtOnce, logLife];
