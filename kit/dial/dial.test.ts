@@ -76,6 +76,21 @@ test("a secure connection trusts the given authority, and by default none that i
   expect(() => open({ url, caFile: "/nowhere/ca.pem" })).toThrow("cannot read /nowhere/ca.pem");
 });
 
+test("the certificate of a server that is named by its address is checked against the address", async () => {
+  const certificates = await createCertificates();
+  cleanups.push(() => certificates.remove());
+  const { caFile } = certificates;
+  const tls = await certificates.issue("server.test");
+  const named = await start({ tls });
+  const good = open({ url: `https://127.0.0.1:${named.listener.port}`, caFile });
+  expect((await good.client(EchoService).unary({ text: "by address" })).text).toBe("by address");
+  const unnamed = await start({ tls, host: "127.0.0.2" });
+  const bad = open({ url: `https://127.0.0.2:${unnamed.listener.port}`, caFile });
+  await expect(bad.client(EchoService).unary({})).rejects.toMatchObject({
+    message: expect.stringContaining("127.0.0.2 is not in the cert's list"),
+  });
+});
+
 test("a proxy is used by setting, with its credentials, and the server's certificate is checked by its own name", async () => {
   const certificates = await createCertificates();
   cleanups.push(() => certificates.remove());

@@ -1,5 +1,7 @@
 /** Opens a grpc-js channel to a server the same way in every program that dials out. */
 import { readFileSync } from "node:fs";
+import { isIP } from "node:net";
+import { checkServerIdentity as tlsCheck } from "node:tls";
 import type { DescService } from "@bufbuild/protobuf";
 import { Channel, type ChannelOptions, credentials } from "@grpc/grpc-js";
 import type { Clock } from "../clock.ts";
@@ -34,6 +36,11 @@ export interface Connection {
 /** Pings find a connection that died without a word; hot streams have heartbeats of their own besides. */
 const KEEPALIVE_TIME_MS = 20_000;
 const KEEPALIVE_TIMEOUT_MS = 8_000;
+/**
+ * The server name that TLS is told for a URL with an IP address. grpc-js would name the address, which the protocol does not
+ * allow and Node 26 refuses; it has no way to name nothing. The certificate is still checked against the address.
+ */
+const NAME_FOR_ADDRESSES = "address.invalid";
 const FIRST_RECONNECT_MS = 200;
 const MAX_RECONNECT_MS = 5_000;
 
@@ -65,8 +72,9 @@ export function dial(options: DialOptions): Connection {
     channelOptions["grpc.http_connect_target"] = `dns:${authority}`;
     if (proxy.credentials !== undefined) channelOptions["grpc.http_connect_creds"] = proxy.credentials;
   }
+  if (secure && isIpAddress(host)) channelOptions["grpc.ssl_target_name_override"] = NAME_FOR_ADDRESSES;
   const target = proxy === undefined ? authority : `${proxy.host}:${proxy.port}`;
-  const channel = new Channel(`dns:${target}`, channelCredentials(options, secure), channelOptions);
+  const channel = new Channel(`dns:${target}`, channelCredentials(options, secure, host), channelOptions);
   const metadata = (): Record<string, string> => {
     const token = options.token?.();
     return token ? { authorization: `Bearer ${token}` } : {};
@@ -99,11 +107,22 @@ export function parseServerUrl(text: string): { host: string; port: number; secu
   return { host: url.hostname, port: url.port === "" ? (secure ? 443 : 80) : Number(url.port), secure };
 }
 
-function channelCredentials({ caFile, clientCertificate }: DialOptions, secure: boolean) {
+function channelCredentials({ caFile, clientCertificate }: DialOptions, secure: boolean, host: string) {
   if (!secure) return credentials.createInsecure();
   const ca = caFile === undefined ? null : readPem(caFile);
-  if (clientCertificate === undefined) return credentials.createSsl(ca);
-  return credentials.createSsl(ca, readPem(clientCertificate.keyFile), readPem(clientCertificate.certFile));
+  const key = clientCertificate === undefined ? null : readPem(clientCertificate.keyFile);
+  const certificate = clientCertificate === undefined ? null : readPem(clientCertificate.certFile);
+  if (!isIpAddress(host)) return credentials.createSsl(ca, key, certificate);
+  const checkServerIdentity: typeof tlsCheck = (_name, peer) => tlsCheck(withoutBrackets(host), peer);
+  return credentials.createSsl(ca, key, certificate, { checkServerIdentity });
+}
+
+function isIpAddress(host: string): boolean {
+  return isIP(withoutBrackets(host)) !== 0;
+}
+
+function withoutBrackets(host: string): string {
+  return host.replace(/^\[(.*)\]$/, "$1");
 }
 
 function readPem(file: string): Buffer {

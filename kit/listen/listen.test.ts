@@ -41,7 +41,7 @@ async function start(options: Partial<ListenOptions> = {}): Promise<EchoServer> 
 
 function open(port: number, secure = false) {
   const creds = secure ? credentials.createSsl(ca) : credentials.createInsecure();
-  const channel = new Channel(`127.0.0.1:${port}`, creds, { "grpc.use_local_subchannel_pool": 1 });
+  const channel = new Channel(`localhost:${port}`, creds, { "grpc.use_local_subchannel_pool": 1 });
   cleanups.push(() => channel.close());
   return { channel, echo: createClient(EchoService, channel) };
 }
@@ -255,7 +255,7 @@ test("a client certificate is demanded when an authority for it is set", async (
   const { listener } = await start({ tls: { ...identity, clientCaFile: certificates.caFile } });
   await expect(open(listener.port, true).echo.unary({})).rejects.toMatchObject({ reason: "UNAVAILABLE" });
   const [key, cert] = await Promise.all([readFile(identity.keyFile), readFile(identity.certFile)]);
-  const channel = new Channel(`127.0.0.1:${listener.port}`, credentials.createSsl(ca, key, cert), {});
+  const channel = new Channel(`localhost:${listener.port}`, credentials.createSsl(ca, key, cert), {});
   cleanups.push(() => channel.close());
   expect((await createClient(EchoService, channel).unary({ text: "known" })).text).toBe("known");
 });
