@@ -65,6 +65,8 @@ export class Conclusions {
   }
 
   announce(advance: LogAdvance | undefined): void {
-    if (advance !== undefined) this.deps.log.announce(advance);
+    if (advance === undefined) return;
+    const { added, ...told } = advance;
+    this.deps.log.announce(told, added);
   }
 }

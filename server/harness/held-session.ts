@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import { messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { LogAdvancedSchema, type WorkResponse } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import type { Advance, SessionLog } from "../ports/session-log.ts";
 import { LOG_MESSAGE_BYTES } from "./limits.ts";
@@ -13,6 +14,8 @@ export interface HeldSessionDeps {
   readonly log: Logger;
   readonly send: (message: WorkMessage) => void;
 }
+
+const MAX_AT_HAND_CHARS = LOG_MESSAGE_BYTES / 4;
 
 export class HeldSession {
   readonly sessionId: string;
@@ -51,7 +54,25 @@ export class HeldSession {
     const own = advance.byLease;
     if (own?.leaseId === this.leaseId && own.firstPosition <= this.known + 1n && advance.head > this.known)
       this.known = advance.head;
-    if (this.head > this.known) void this.pump();
+    if (this.head > this.known && !this.passOn(advance)) void this.pump();
+  }
+
+  /** Sends events that are at hand and come directly after what the holder knows; false when they have to be read. */
+  private passOn({ events: atHand, head }: Advance): boolean {
+    if (this.pumping || this.closed || this.head !== head) return false;
+    const events = atHand?.() ?? [];
+    if (events[0]?.position !== this.known + 1n || events.at(-1)?.position !== head) return false;
+    const length = events.reduce((sum, { payload, internal }) => sum + payload.length + internal.length, 0);
+    // Longer ones are cut into messages where they are read.
+    if (length > MAX_AT_HAND_CHARS) return false;
+    this.known = head;
+    this.tell([...events]);
+    return true;
+  }
+
+  private tell(events: Event[]): void {
+    const value = create(LogAdvancedSchema, { leaseId: this.leaseId, head: this.known, events });
+    this.deps.send({ case: "logAdvanced", value });
   }
 
   private async pump(): Promise<void> {
@@ -70,14 +91,7 @@ export class HeldSession {
         if (head > this.head) this.head = head;
         // An event larger than a message is not sent: the harness finds the gap and reads it in pieces.
         const fits = last.payload.length + last.internal.length <= LOG_MESSAGE_BYTES;
-        this.deps.send({
-          case: "logAdvanced",
-          value: create(LogAdvancedSchema, {
-            leaseId: this.leaseId,
-            head: this.known,
-            events: fits ? events : [],
-          }),
-        });
+        this.tell(fits ? events : []);
       }
     } catch (error) {
       // The next advance, or the poll that stands in for lost hints, tries again.

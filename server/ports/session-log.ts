@@ -16,6 +16,19 @@ export interface Advance {
   readonly hasWork: boolean;
   /** Set when this replica appended it under a lease: then its holder knows these events already. */
   readonly byLease?: { readonly leaseId: string; readonly firstPosition: bigint };
+  /** What was appended, with `internal`: every event from the first of them to `head`. Set when it is at hand here. */
+  readonly events?: () => readonly Event[];
+}
+
+/** An event as it was committed. */
+export interface CommittedEvent {
+  readonly id: string;
+  readonly position: number;
+  readonly type: string;
+  readonly threadId: string;
+  readonly createdAt: Date;
+  readonly payload: string;
+  readonly internal: string | undefined;
 }
 
 export interface SessionLog {
@@ -26,8 +39,11 @@ export interface SessionLog {
     expectedPosition?: bigint;
     lease?: LeaseProof;
   }): Promise<{ receipts: EventReceipt[]; head: bigint }>;
-  /** Another area's transaction has committed events: watchers here are told at once, other replicas by a hint. */
-  announce(advance: Advance): void;
+  /**
+   * Another area's transaction has committed events: watchers here are told at once, other replicas by a hint. `added`
+   * saves reading them: all events up to the head, without a gap.
+   */
+  announce(advance: Advance, added?: readonly CommittedEvent[]): void;
   /**
    * Called for every committed append that this replica learns of, its own and others'. May be called late, more than
    * once, or with an older head than before; never before the events are readable.

@@ -14,6 +14,7 @@ import type { Logger } from "../../kit/log.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { Advance } from "../ports/session-log.ts";
 import type { EventRecord, EventStore, HeadHint, HintListener } from "../store/events.ts";
+import { toEventMessage } from "./event-message.ts";
 import { HintSender } from "./hint-sender.ts";
 import { Tail } from "./tail.ts";
 import { Watcher } from "./watcher.ts";
@@ -114,7 +115,8 @@ export class Hub implements Service {
   announce(advance: Advance, added: readonly EventRecord[] = []): void {
     this.watched.get(advance.sessionId)?.tail.add(added);
     this.sender.push(advance);
-    this.tell(advance);
+    const events = () => added.map((event) => toEventMessage(event, true));
+    this.tell(added.length === 0 ? advance : { ...advance, events });
   }
 
   /** This replica has archived or deleted the session. */

@@ -2,7 +2,7 @@
 
 import { notFound } from "../../kit/errors.ts";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
-import type { SessionLog } from "../ports/session-log.ts";
+import type { CommittedEvent, SessionLog } from "../ports/session-log.ts";
 import type { Appended, AppendRequest, EventRecord, EventStore } from "../store/events.ts";
 import type { SessionStore } from "../store/sessions.ts";
 import { toEventMessage } from "./event-message.ts";
@@ -39,7 +39,7 @@ export function createSessionLog({ events, sessions, hub }: LogDeps): SessionLog
       announceAppended(hub, sessionId, appended);
       return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
     },
-    announce: (advance) => hub.announce(advance),
+    announce: (advance, added) => hub.announce(advance, added?.map(toRecord)),
     onAdvance: (listener) => hub.onAdvance(listener),
     async read({ sessionId, afterPosition, maxBytes }) {
       const head = await standingHead(sessionId);
@@ -69,6 +69,10 @@ export function createSessionLog({ events, sessions, hub }: LogDeps): SessionLog
     },
     publishPreviews: (sessionId, previews) => hub.publishPreviews(sessionId, previews),
   };
+}
+
+function toRecord(event: CommittedEvent): EventRecord {
+  return { ...event, payloadOmitted: undefined, internalOmitted: undefined, processedAt: undefined };
 }
 
 /** Says what an append added; nothing when all of it had been there. */

@@ -5,4 +5,16 @@ export interface LogAdvance {
   readonly sessionId: string;
   readonly head: bigint;
   readonly hasWork: boolean;
+  /** What was appended, up to `head`, when it is at hand. */
+  readonly added?: readonly AppendedEvent[];
+}
+
+export interface AppendedEvent {
+  readonly id: string;
+  readonly position: number;
+  readonly type: string;
+  readonly threadId: string;
+  readonly createdAt: Date;
+  readonly payload: string;
+  readonly internal: string | undefined;
 }

@@ -82,30 +82,30 @@ end
 $body$;
 
 -- X3 for a bound call that nobody has answered: its result is stored, and appended to the session's log as the server
--- appends: also to an archived session, and as work for a brain. Returns the event's position, or null where anything
--- speaks against it; then nothing has changed, and the longer way decides what stands.
+-- appends: also to an archived session, and as work for a brain. Gives the event's position and time, or nulls where
+-- anything speaks against it; then nothing has changed, and the longer way decides what stands.
 create function finish_call(
-  c_key text, c_session text, c_result text, e_id text, e_type text, e_payload text, e_answers text
-) returns bigint language plpgsql volatile
+  c_key text, c_session text, c_result text, e_id text, e_type text, e_payload text, e_answers text,
+  out event_position bigint, out append_time timestamptz
+) language plpgsql volatile
   set plan_cache_mode = force_generic_plan
 as $body$
 declare
   s record;
-  append_time timestamptz;
 begin
   select head, work_position, rested_position, work_since into s
     from sessions where session_id = c_session for no key update;
   if not found then
-    return null;
+    return;
   end if;
   perform 1 from events where session_id = c_session and answers = e_answers;
   if found then
-    return null;
+    return;
   end if;
   update executions set result = c_result, finished_at = clock_timestamp()
     where execution_key = c_key and session_id = c_session and result is null;
   if not found then
-    return null;
+    return;
   end if;
   append_time := date_trunc('milliseconds', clock_timestamp());
   insert into events (session_id, position, event_id, type, payload, answers, created_at)
@@ -113,7 +113,7 @@ begin
   update sessions set head = s.head + 1, updated_at = append_time, work_position = s.head + 1,
       work_since = case when s.work_position <= s.rested_position then append_time else s.work_since end
     where session_id = c_session;
-  return s.head + 1;
+  event_position := s.head + 1;
 end
 $body$;
 `,

@@ -79,11 +79,14 @@ export async function finishAtOnce(
   // finish_call appends an event that answers this call, is work, and changes nothing else of its session.
   const fits = facts.answers === executionId && facts.isWork && !facts.fold && facts.consumed.length === 0;
   if (!fits) return undefined;
-  const running = pool.query<{ position: number | null }>(
-    "select finish_call($1, $2, $3, $4, $5, $6, $7) as position",
-    [executionKey, sessionId, result, newId("event"), event.type, event.payload, executionId],
+  const id = newId("event");
+  const running = pool.query<{ position: number | null; at: Date | null }>(
+    "select event_position as position, append_time as at from finish_call($1, $2, $3, $4, $5, $6, $7)",
+    [executionKey, sessionId, result, id, event.type, event.payload, executionId],
   );
-  const position = (await unlessConflict(running))?.position ?? undefined;
-  if (position === undefined) return undefined;
-  return { kind: "stored", result, advance: { sessionId, head: BigInt(position), hasWork: true } };
+  const row = await unlessConflict(running);
+  if (!row || row.position === null || row.at === null) return undefined;
+  const { position, at: createdAt } = row;
+  const added = [{ id, position, ...event, threadId: "", createdAt, internal: undefined }];
+  return { kind: "stored", result, advance: { sessionId, head: BigInt(position), hasWork: true, added } };
 }
