@@ -38,7 +38,7 @@ export const handAgentSettings = defineSettings({
   TENDON_HAND_AGENT_ISOLATION: {
     parse: oneOf(["auto", ...ISOLATION_MODES]),
     default: "auto",
-    help: "How process hands are kept apart from this machine; auto takes the strongest that works.",
+    help: "How process hands are kept apart from this machine; auto takes the strongest that works, but as root never none, which must be asked for.",
   },
   ...dialSettings,
   ...programSettings,

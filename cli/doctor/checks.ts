@@ -148,7 +148,7 @@ async function checkIsolation(status: GetStatusResponse | undefined, api: Api): 
   const told = status?.isolation ?? [];
   const lines = told.length > 0 ? told : isLoopback(api.target.url) ? await localIsolation() : [];
   if (lines.length === 0) return notKnown("isolation");
-  const isWeak = lines.some((line) => /\bnone\b|not (kept apart|isolated)|without isolation/i.test(line));
+  const isWeak = lines.some((line) => /\bnone\b|not isolated|cannot be made/i.test(line));
   if (!isWeak) return ok("isolation", lines.join("; "));
   return warn("isolation", lines.join("; "), "install bubblewrap, or allow user namespaces");
 }
@@ -157,7 +157,10 @@ async function localIsolation(): Promise<string[]> {
   try {
     const file = programFile("hand-agent");
     const options = { timeout: AGENT_DOCTOR_WITHIN_MS, maxBuffer: 1024 * 1024 };
-    const { stdout } = await promisify(execFile)(process.execPath, [file, "--doctor"], options);
+    // It ends with 1 when this machine can make no hands, and has said why all the same.
+    const { stdout } = await promisify(execFile)(process.execPath, [file, "--doctor"], options).catch(
+      (error: { stdout: string }) => error,
+    );
     return isolationLines(JSON.parse(stdout));
   } catch {
     return [];
@@ -168,7 +171,8 @@ function isolationLines(report: unknown): string[] {
   const drivers = (report as { drivers?: unknown }).drivers;
   if (!Array.isArray(drivers)) return [];
   return drivers.map(
-    ({ name, detail }: { name?: unknown; detail?: unknown }) => `${name}: ${detail} (this machine)`,
+    ({ name, available, detail }: { name?: unknown; available?: unknown; detail?: unknown }) =>
+      `${name}: ${available === true ? "" : "hands cannot be made here: "}${detail} (this machine)`,
   );
 }
 

@@ -59,7 +59,10 @@ export function modelText(status: GetStatusResponse, config: CliConfig): string 
 }
 
 export function isolationText(status: GetStatusResponse): string {
-  return status.isolation.length === 0 ? "unknown: no hand agent is connected" : status.isolation.join("\n");
+  if (status.isolation.length > 0) return status.isolation.join("\n");
+  return status.handAgentsOnline > 0
+    ? "none can be made on the hand agent's machine; tendon doctor says why"
+    : "unknown: no hand agent is connected";
 }
 
 function shellPath(path: string): string {

@@ -1,10 +1,29 @@
-/** Where the process driver keeps a hand on disk: `<dataDir>/hands/<handId>/`. */
-import { chmod, chown, lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+/**
+ * Where the process driver keeps a hand on disk: `<dataDir>/hands/<handId>/`. Files that the hand's uid could not reach
+ * there are in a folder of the system (system-folder.ts); the link `elsewhere` in the hand's directory leads to them.
+ */
+import {
+  chmod,
+  chown,
+  lstat,
+  mkdir,
+  readdir,
+  readFile,
+  readlink,
+  rename,
+  rm,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { join } from "node:path";
 import type { IsolationMode } from "./isolation.ts";
+import { checkPlace, tidyAbove } from "./system-folder.ts";
 
 export interface HandDirs {
+  /** The hand's record; no hand can read it. */
   readonly base: string;
+  /** What the directories below are in: `base`, or a folder of the system. */
+  readonly files: string;
   /** The workspace. */
   readonly work: string;
   /** Whole outputs of calls whose text was cut. */
@@ -29,16 +48,40 @@ export interface HandRecord {
   readonly env: Readonly<Record<string, string>>;
 }
 
-export function handDirs(handsDir: string, handId: string): HandDirs {
+export async function findHandDirs(handsDir: string, handId: string): Promise<HandDirs> {
   const base = join(handsDir, handId);
+  try {
+    return handDirs(base, await readlink(join(base, ELSEWHERE)));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return handDirs(base, base);
+    throw error;
+  }
+}
+
+/** Says in the data directory that the hand's files are in `files`: before they are, so that none are ever forgotten. */
+export async function pointElsewhere({ base }: HandDirs, files: string): Promise<HandDirs> {
+  await mkdir(base, { recursive: true, mode: 0o711 });
+  await symlink(files, join(base, ELSEWHERE));
+  return handDirs(base, files);
+}
+
+/** Nothing was made there after all. */
+export async function forgetElsewhere({ base }: HandDirs): Promise<void> {
+  await rm(join(base, ELSEWHERE), { force: true });
+}
+
+const ELSEWHERE = "elsewhere";
+
+function handDirs(base: string, files: string): HandDirs {
   return {
     base,
-    work: join(base, "work"),
-    outputs: join(base, "outputs"),
-    run: join(base, "run"),
-    tmp: join(base, "tmp"),
-    mountPoint: join(base, "root"),
-    etc: join(base, "etc"),
+    files,
+    work: join(files, "work"),
+    outputs: join(files, "outputs"),
+    run: join(files, "run"),
+    tmp: join(files, "tmp"),
+    mountPoint: join(files, "root"),
+    etc: join(files, "etc"),
   };
 }
 
@@ -87,11 +130,19 @@ export async function writeRecord(dirs: HandDirs, record: HandRecord): Promise<v
 
 /** Removes a hand's files, also where it has taken the rights from its own directories. No process of it may live. */
 export async function removeDirs(dirs: HandDirs): Promise<void> {
+  if (dirs.files !== dirs.base) {
+    if (await checkPlace(dirs.files)) await removeTree(dirs.files);
+    await tidyAbove(dirs.files);
+  }
+  await removeTree(dirs.base);
+}
+
+async function removeTree(dir: string): Promise<void> {
   try {
-    await rm(dirs.base, { recursive: true, force: true });
+    await rm(dir, { recursive: true, force: true });
   } catch {
-    await unlock(dirs.base);
-    await rm(dirs.base, { recursive: true, force: true });
+    await unlock(dir);
+    await rm(dir, { recursive: true, force: true });
   }
 }
 

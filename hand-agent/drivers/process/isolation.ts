@@ -67,6 +67,8 @@ export function describeIsolation(mode: IsolationMode, asRoot: boolean): string 
     case "uid":
       return "hands run as a uid of their own, but see the host's files and processes; install bubblewrap for more";
     case "none":
-      return "hands are NOT isolated: their commands can do what the hand agent's user can; install bubblewrap or allow user namespaces";
+      return asRoot
+        ? "hands are NOT isolated: their commands run as root and can read all that root can, every key on this machine included; install bubblewrap or start the hand agent as another user"
+        : "hands are NOT isolated: their commands can do what the hand agent's user can; install bubblewrap or allow user namespaces";
   }
 }

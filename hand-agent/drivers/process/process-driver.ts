@@ -7,7 +7,7 @@
 import { randomBytes } from "node:crypto";
 import { chmod, mkdir, readdir } from "node:fs/promises";
 import { homedir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import type { Clock } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
@@ -22,10 +22,13 @@ import {
   type ProbeResult,
   type ToolDefinition,
 } from "../driver.ts";
+import { checkSpec, HAND_ID, handIdOf } from "./check-spec.ts";
 import {
+  findHandDirs,
+  forgetElsewhere,
   type HandDirs,
   type HandRecord,
-  handDirs,
+  pointElsewhere,
   prepareDirs,
   readRecord,
   removeDirs,
@@ -33,26 +36,23 @@ import {
 } from "./hand-dirs.ts";
 import { InitChannel } from "./init-channel.ts";
 import { INIT_SCRIPT } from "./init-script.ts";
-import {
-  describeIsolation,
-  hasPidNamespace,
-  type Identity,
-  ISOLATION_MODES,
-  type IsolationMode,
-  launchArgv,
-} from "./isolation.ts";
+import { hasPidNamespace, type Identity, type IsolationMode, launchArgv } from "./isolation.ts";
+import { type Choice, chooseIsolation, NOT_INSTALLED, type Trial, type Way } from "./isolation-choice.ts";
 import { ProcessHand } from "./process-hand.ts";
 import { ProcessTable } from "./process-table.ts";
 import { planSandbox } from "./sandbox-plan.ts";
+import { checkPlace, makePlace, SYSTEM_ROOTS, systemPlaces, systemRootOf } from "./system-folder.ts";
 
 export interface ProcessDriverOptions {
   /** Hands live below `<dataDir>/hands`; the rest of it is hidden from them. */
   readonly dataDir: string;
+  /** Where files go that a hand's own uid could not reach there. Default: SYSTEM_ROOTS. */
+  readonly systemRoots?: readonly string[];
   /** More that no hand may see: key files, socket directories. Homes are hidden anyway. */
   readonly hiddenPaths?: readonly string[];
   readonly clock: Clock;
   readonly log: Logger;
-  /** "auto" takes the strongest that works. */
+  /** "auto" takes the strongest that works; as root never "none", which must be asked for. */
   readonly isolation?: "auto" | IsolationMode;
   /** The hands' PATH. */
   readonly path?: string;
@@ -65,11 +65,7 @@ const UID_RANGES = [
   { first: 1_879_048_192, count: 268_000_000 },
   { first: 50_000, count: 10_000 },
 ] as const;
-const HAND_ID = /^[A-Za-z0-9_-]{1,80}$/;
-const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const LEFTOVERS_WITHIN_MS = 3_000;
-
-type Choice = { readonly mode: IsolationMode; readonly weaker: string } | { readonly reason: string };
 
 export class ProcessDriver implements Driver {
   readonly name = "process";
@@ -93,8 +89,7 @@ export class ProcessDriver implements Driver {
     this.choice = this.choose();
     const choice = await this.choice;
     if ("reason" in choice) return { available: false, reason: choice.reason };
-    const detail = describeIsolation(choice.mode, this.asRoot) + (choice.weaker && ` (${choice.weaker})`);
-    return { available: true, isolation: this.isolationName(choice.mode), detail };
+    return { available: true, isolation: this.isolationName(choice.way.mode), detail: choice.detail };
   }
 
   async provision(spec: HandSpec, signal?: AbortSignal): Promise<Hand> {
@@ -103,12 +98,12 @@ export class ProcessDriver implements Driver {
     if (living) return living;
     return this.keep(spec.handId, async () => {
       checkSpec(spec);
-      const dirs = handDirs(this.handsDir, spec.handId);
+      const dirs = await findHandDirs(this.handsDir, spec.handId);
       const before = await readRecord(dirs);
-      if (before) return this.resume(before, dirs, signal);
+      if (before && (await hasFiles(dirs))) return this.resume(before, dirs, signal);
+      if (before || dirs.files !== dirs.base) await this.removeLeftovers(spec.handId);
       try {
-        const mode = await this.mode();
-        const hand = await this.create(spec.handId, mode, spec.env ?? {}, signal);
+        const hand = await this.create(spec.handId, await this.way(), spec.env ?? {}, signal);
         await this.putResources(hand, spec, signal);
         return hand;
       } catch (error) {
@@ -121,11 +116,12 @@ export class ProcessDriver implements Driver {
   async recover(handle: JsonValue, signal?: AbortSignal): Promise<Hand | "gone"> {
     const handId = handIdOf(handle);
     await this.ending.get(handId);
-    const dirs = handDirs(this.handsDir, handId);
+    const dirs = await findHandDirs(this.handsDir, handId);
     const record = await readRecord(dirs);
+    const isThere = record !== undefined && (await hasFiles(dirs));
     const living = this.live.get(handId);
     if (living) return living;
-    if (!record) return "gone";
+    if (!isThere) return "gone";
     return this.keep(handId, () => this.resume(record, dirs, signal));
   }
 
@@ -147,44 +143,39 @@ export class ProcessDriver implements Driver {
     );
   }
 
-  private async mode(): Promise<IsolationMode> {
+  private async way(): Promise<Way> {
     this.choice ??= this.choose();
     const choice = await this.choice;
     if ("reason" in choice) throw new HandError(choice.reason);
-    return choice.mode;
+    return choice.way;
   }
 
-  private async choose(): Promise<Choice> {
-    const wanted = this.options.isolation ?? "auto";
-    const modes = wanted === "auto" ? ISOLATION_MODES : [wanted];
-    const failures: string[] = [];
-    for (const mode of modes) {
-      if (mode === "uid" && !this.asRoot) {
-        failures.push("uid: the hand agent is not root");
-        continue;
-      }
-      const failure = await this.tryMode(mode);
-      if (failure === undefined) return { mode, weaker: failures.join("; ") };
-      failures.push(`${mode}: ${failure}`);
-    }
-    return { reason: failures.join("; ") };
+  private choose(): Promise<Choice> {
+    return chooseIsolation({
+      wanted: this.options.isolation ?? "auto",
+      asRoot: this.asRoot,
+      tryWay: (way) => this.tryWay(way),
+      folderOf: systemRootOf,
+    });
   }
 
-  /** Makes a hand in this mode and looks around from inside; says why it is no good. */
-  private async tryMode(mode: IsolationMode): Promise<string | undefined> {
+  /** Makes a hand in this way and looks around from inside. */
+  private async tryWay(way: Way): Promise<Trial> {
     const handId = PROBE_PREFIX + randomBytes(6).toString("hex");
-    const { base } = handDirs(this.handsDir, handId);
     try {
-      const hand = await this.create(handId, mode, {}, undefined);
-      const secret = join(base, "hand.json");
-      const test = mode === "none" ? ": >probe" : `: >probe && ! cat '${secret}' && ! : >/usr/.tendon-probe`;
+      const hand = await this.create(handId, way, {}, undefined);
+      const secret = join(this.handsDir, handId, "hand.json");
+      const test =
+        way.mode === "none" ? ": >probe" : `: >probe && ! : <'${secret}' && ! : >/usr/.tendon-probe`;
       const { exit, stdout } = await hand.exec({ argv: ["/bin/bash", "-c", test] });
       stdout.abandon();
       const { code } = await exit;
       await hand.destroy();
-      return code === 0 ? undefined : "a hand made in this way saw what it must not see";
+      if (code === 0) return { works: true, filesDir: dirname(hand.workdir) };
+      return { works: false, reason: "a hand made in this way saw what it must not see" };
     } catch (error) {
-      return /ENOENT/.test(messageOf(error)) ? "not installed" : messageOf(error);
+      const isMissing = /spawn \S+ ENOENT/.test(messageOf(error));
+      return { works: false, reason: isMissing ? NOT_INSTALLED : messageOf(error) };
     } finally {
       await this.removeLeftovers(handId);
     }
@@ -192,17 +183,34 @@ export class ProcessDriver implements Driver {
 
   private async create(
     handId: string,
-    mode: IsolationMode,
+    { mode, elsewhere }: Way,
     env: Readonly<Record<string, string>>,
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
     await mkdir(this.handsDir, { recursive: true, mode: 0o711 });
     await chmod(this.handsDir, 0o711);
-    const dirs = handDirs(this.handsDir, handId);
+    const dirs = elsewhere ? await this.makeElsewhere(handId) : await findHandDirs(this.handsDir, handId);
     const uid = await this.prepareWithUid(dirs, mode);
     const record: HandRecord = { version: 1, handId, mode, uid, env };
     await writeRecord(dirs, record);
     return this.open(record, dirs, { resumed: false }, signal);
+  }
+
+  private async makeElsewhere(handId: string): Promise<HandDirs> {
+    const { systemRoots = SYSTEM_ROOTS, dataDir } = this.options;
+    const dirs = await findHandDirs(this.handsDir, handId);
+    const failures: string[] = [];
+    for (const place of await systemPlaces(systemRoots, dataDir, handId)) {
+      const moved = await pointElsewhere(dirs, place);
+      try {
+        await makePlace(place);
+        return moved;
+      } catch (error) {
+        await forgetElsewhere(dirs);
+        failures.push(messageOf(error));
+      }
+    }
+    throw new HandError(failures.join(", ") || "there is none");
   }
 
   private async prepareWithUid(dirs: HandDirs, mode: IsolationMode): Promise<number | undefined> {
@@ -229,6 +237,11 @@ export class ProcessDriver implements Driver {
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
     if (record.version !== 1) throw new HandError("the hand was made by a newer version of the driver");
+    if (this.asRoot && record.uid === undefined && this.options.isolation !== "none") {
+      throw new HandError(
+        "the hand has no uid of its own and would run as root; release it, or accept that with TENDON_HAND_AGENT_ISOLATION=none",
+      );
+    }
     await this.killLeftovers(record);
     await prepareDirs(dirs, record.uid);
     return this.open(record, dirs, { resumed: true }, signal);
@@ -280,7 +293,13 @@ export class ProcessDriver implements Driver {
   ): Promise<InitChannel> {
     const named = identity.asRoot && hasPidNamespace(mode);
     const plan = planSandbox({
-      hiddenPaths: [resolve(this.options.dataDir), homedir(), ...(this.options.hiddenPaths ?? [])],
+      hiddenPaths: [
+        resolve(this.options.dataDir),
+        homedir(),
+        // Only while this hand itself lives there: an empty one may go while the sandbox is being made.
+        ...(dirs.files === dirs.base ? [] : [systemRootOf(dirs.files)]),
+        ...(this.options.hiddenPaths ?? []),
+      ],
       writable: [dirs.work, dirs.outputs, dirs.run],
       tmpDir: dirs.tmp,
       overlays: named
@@ -316,7 +335,7 @@ export class ProcessDriver implements Driver {
   }
 
   private async removeLeftovers(handId: string): Promise<DestroyReport> {
-    const dirs = handDirs(this.handsDir, handId);
+    const dirs = await findHandDirs(this.handsDir, handId);
     const record = await readRecord(dirs).catch(() => undefined);
     const report = record ? await this.killLeftovers(record) : { left: [] };
     await removeDirs(dirs);
@@ -348,24 +367,7 @@ export class ProcessDriver implements Driver {
 
 const PROBE_PREFIX = "probe-";
 
-function checkSpec(spec: HandSpec): void {
-  if (!HAND_ID.test(spec.handId)) throw new HandError("the hand's id is not usable as a directory name");
-  for (const [name, value] of Object.entries(spec.env ?? {})) {
-    if (!ENV_NAME.test(name) || name.startsWith("TENDON_"))
-      throw new HandError(`env: "${name}" is not an allowed name`);
-    if (value.includes("\0")) throw new HandError(`env: the value of ${name} holds a NUL character`);
-  }
-  for (const [name, value] of Object.entries(spec.limits ?? {})) {
-    if (value)
-      throw new HandError(
-        `the process driver cannot enforce the limit ${name}; use another driver or drop it`,
-      );
-  }
-}
-
-function handIdOf(handle: JsonValue): string {
-  const handId = (handle as { handId?: unknown } | null)?.handId;
-  if (typeof handId !== "string" || !HAND_ID.test(handId))
-    throw new HandError("not a handle of the process driver");
-  return handId;
+/** Files elsewhere may be gone, e.g. with a /tmp that was emptied, and must still be ours. */
+async function hasFiles(dirs: HandDirs): Promise<boolean> {
+  return dirs.files === dirs.base || (await checkPlace(dirs.files));
 }
