@@ -145,6 +145,12 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "session.status_rescheduled": (state) => {
     state.status = "rescheduling";
   },
+  // A fork begins at rest; what its origin had used is the origin's.
+  "session.forked": (state) => {
+    state.status = "idle";
+    state.usage = NO_USAGE;
+    state.modelRequests = 0;
+  },
   "session.status_terminated": (state) => {
     state.status = "terminated";
   },

@@ -7,21 +7,27 @@ import type { Area } from "../ports/area.ts";
 import type { SessionDirectory } from "../ports/session-directory.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
+import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
+import type { RetentionStore } from "../store/retention.ts";
 import { Hub } from "./hub.ts";
 import { createSessionLog } from "./log.ts";
+import { Retention } from "./retention.ts";
 import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
 
 export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub"> {
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
+  readonly retention: RetentionStore;
+  readonly blobs: BlobStore;
   readonly log: Logger;
 }
 
 export interface SessionArea extends Area {
   readonly sessionLog: SessionLog;
   readonly sessionDirectory: SessionDirectory;
+  readonly retention: Retention;
 }
 
 /** `dispatch` and `hands` are used only once calls come in, so they may be made after this. */
@@ -29,10 +35,12 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const { events, sessions } = deps;
   const hub = new Hub(deps);
   const handler = new SessionServiceHandler({ ...deps, hub });
+  const retention = new Retention({ ...deps, erase: (sessionId) => handler.erase(sessionId) });
   return {
     name: "session",
     services: [bindService(SessionService, handler)],
-    parts: [hub, { name: "append queue", start: async () => {}, stop: () => events.close() }],
+    retention,
+    parts: [hub, retention, { name: "append queue", start: async () => {}, stop: () => events.close() }],
     sessionLog: createSessionLog({ events, sessions, hub }),
     sessionDirectory: {
       async get(sessionId) {

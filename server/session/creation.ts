@@ -93,7 +93,7 @@ async function findAgent(
   return agent;
 }
 
-async function findEnvironment(deps: CreationDeps, id: string, workspaceId: string): Promise<string> {
+export async function findEnvironment(deps: CreationDeps, id: string, workspaceId: string): Promise<string> {
   if (id !== "") return (await usable(deps, id, workspaceId)).id;
   const environment = await deps.environments.findDefault(workspaceId);
   if (!environment) {

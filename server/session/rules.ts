@@ -62,6 +62,26 @@ export function checkEmit(
   return { authority, events: checkEvents(events, authority, field) };
 }
 
+/** An event of an imported log. `path` says which. As `checkEmit`, but admins may bring what brains and the server wrote. */
+export function checkImported(principal: Principal, event: EventInput, path: string): NewEvent {
+  const isAdmin = principal.kind === "admin";
+  if (!isAdmin) {
+    checkType(principal, "client", event.type, `${path}.type`);
+    if (event.internal !== "") {
+      throw new TendonError("ROLE_NOT_ALLOWED", `${path}.internal: only an admin may bring it`, {
+        field: path,
+      });
+    }
+  }
+  return checkEvents([event], isAdmin ? "server" : "client", path)[0]!;
+}
+
+/** ROLE_NOT_ALLOWED for anyone else. */
+export function checkIsAdmin(principal: Principal, field: string): void {
+  if (principal.kind === "admin") return;
+  throw new TendonError("ROLE_NOT_ALLOWED", `${field}: only an admin may see what brains see`, { field });
+}
+
 function authorityOf(principal: Principal, lease: LeaseProof | undefined): Authority {
   if (principal.kind === "harness") {
     if (lease === undefined)

@@ -1,8 +1,9 @@
 /** SessionService: parse → decide → store → answer. */
 import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { notFound, TendonError } from "../../kit/errors.ts";
-import { isId } from "../../kit/ids.ts";
+import { isId, newId } from "../../kit/ids.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -11,9 +12,12 @@ import type {
   CreateSessionRequest,
   DeleteSessionRequest,
   EmitEventsRequest,
+  EmitLargeEventsRequest,
+  ExportSessionRequest,
   ForkSessionRequest,
   GetEventsRequest,
   GetSessionRequest,
+  ImportSessionRequest,
   ListSessionsRequest,
   ReadPayloadRequest,
   SessionService,
@@ -21,27 +25,34 @@ import type {
   WakeSessionRequest,
   WatchEventsRequest,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { EventOrder, EventText } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { EventText, ForkSessionRequestSchema } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { HandControl } from "../ports/hand-control.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import { statusNames, toSessionMessage } from "../ports/session-message.ts";
 import type { EventStore } from "../store/events.ts";
+import type { LogCopyStore } from "../store/log-copies.ts";
 import type { Cursor } from "../store/page.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
+import { ByteBudget } from "./byte-budget.ts";
 import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
 import { toEventMessage } from "./event-message.ts";
+import { exportLog } from "./export-log.ts";
 import type { Hub } from "./hub.ts";
+import { importLog } from "./import-log.ts";
+import { LargeEvents } from "./large-events.ts";
 import { announceAppended, headOf } from "./log.ts";
 import { Places } from "./places.ts";
 import { toReceipt } from "./receipt.ts";
-import { checkEmit, checkMaySee, checkReadsInternal } from "./rules.ts";
+import { checkEmit, checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
+import { boundsOf } from "./slice.ts";
 import { startOf, watchLog } from "./watch.ts";
 
 export interface SessionServiceDeps extends CreationDeps {
   readonly events: EventStore;
   readonly sessions: SessionStore;
+  readonly logCopies: LogCopyStore;
   readonly hub: Hub;
   readonly dispatch: HarnessDispatch;
   readonly hands: Pick<HandControl, "releaseSession">;
@@ -54,10 +65,15 @@ const DEFAULT_EVENTS = 100;
 const MAX_INLINE_BYTES = 1024 * 1024;
 const MAX_SLICE_BYTES = 2 * 1024 * 1024;
 const CHUNK_BYTES = 1024 * 1024;
+/** A text is cut by Postgres, which has to unpack all of it each time: read in larger pieces than are sent. */
+const READ_BYTES = 4 * CHUNK_BYTES;
+/** Of large events and lines of imports that are being put together, of all callers. */
+const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
 
 export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
   private readonly deps: SessionServiceDeps;
   private readonly places: Places;
+  private readonly assembly = new ByteBudget(MAX_ASSEMBLY_BYTES);
 
   constructor(deps: SessionServiceDeps) {
     this.deps = deps;
@@ -116,16 +132,40 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     await this.checkPlace(sessionId, context);
     // Archived first: nobody writes any more, lease and hands are given up while the session still has a name.
     await this.archive(sessionId, interrupt, "the session was deleted before the call ended");
-    const deleted = await this.deps.sessions.delete(sessionId);
-    this.places.forget(sessionId);
-    this.deps.hub.ended(sessionId, "deleted");
-    if (!deleted) throw notFound("session", sessionId);
+    if (!(await this.delete(sessionId))) throw notFound("session", sessionId);
     return {};
   }
 
+  /** Erases an archived session that retention has found. */
+  async erase(sessionId: string): Promise<void> {
+    await this.deps.hands.releaseSession(sessionId);
+    await this.delete(sessionId);
+  }
+
+  private async delete(sessionId: string): Promise<boolean> {
+    const deleted = await this.deps.sessions.delete(sessionId);
+    this.places.forget(sessionId);
+    this.deps.hub.ended(sessionId, "deleted");
+    return deleted;
+  }
+
   async emitEvents(request: EmitEventsRequest, context: RpcContext) {
+    await this.checkPlace(request.sessionId, context);
+    return this.emit(request, context);
+  }
+
+  async emitLargeEvents(requests: AsyncIterable<EmitLargeEventsRequest>, context: RpcContext) {
+    const large = new LargeEvents(this.assembly);
+    try {
+      const request = await large.read(requests, ({ sessionId }) => this.checkPlace(sessionId, context));
+      return await this.emit(request, context);
+    } finally {
+      large.close();
+    }
+  }
+
+  private async emit(request: EmitEventsRequest, context: RpcContext) {
     const { sessionId, expectedPosition, lease } = request;
-    await this.checkPlace(sessionId, context);
     const { authority, events } = checkEmit(principalOf(context), request.events, lease);
     const appended = await this.deps.events.append({
       sessionId,
@@ -139,15 +179,12 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async getEvents(request: GetEventsRequest, context: RpcContext) {
-    const { sessionId, afterPosition, beforePosition, lease } = request;
+    const { sessionId, lease } = request;
     const standing = await this.standing(sessionId, context);
     if (lease) checkReadsInternal(principalOf(context), lease, standing);
-    const after = startOf(sessionId, afterPosition, standing.head);
     const slice = await this.deps.events.read({
       sessionId,
-      afterPosition: after,
-      beforePosition: beforePosition === 0n ? undefined : Number(beforePosition),
-      descending: request.order === EventOrder.DESCENDING,
+      ...(await boundsOf(this.deps.events, request, standing.head)),
       types: request.types.filter((type) => !type.includes("\0")),
       limit: request.limit || DEFAULT_EVENTS,
       maxBytes: request.maxBytes || MAX_SLICE_BYTES,
@@ -185,22 +222,40 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     return this.deps.dispatch.wake(sessionId);
   }
 
-  async forkSession({ sessionId }: ForkSessionRequest, context: RpcContext): Promise<never> {
-    await this.checkPlace(sessionId, context);
-    throw new TendonError("NOT_IMPLEMENTED", "sessions cannot be forked yet");
+  async forkSession(request: ForkSessionRequest, context: RpcContext) {
+    const { sessionId, requestId, title, vaultIds } = request;
+    const { workspaceId, head } = await this.standing(sessionId, context);
+    checkTexts(request);
+    // The head only says where to end when no position does: a repeat is the same request wherever the log is by then.
+    const position = request.position === 0n ? head : startOf(sessionId, request.position, head, "position");
+    const fork = await this.deps.logCopies.fork({
+      sessionId: newId("session"),
+      workspaceId,
+      originSessionId: sessionId,
+      position,
+      title: title === "" ? undefined : title,
+      vaultIds,
+      budget: budgetText(request.budget),
+      request: {
+        requestId,
+        contentHash: contentHash(ForkSessionRequestSchema, { ...request, requestId: "" }),
+      },
+    });
+    return this.changed(fork);
   }
 
-  async emitLargeEvents(): Promise<never> {
-    throw new TendonError("NOT_IMPLEMENTED", "not yet");
+  async *exportSession({ sessionId, withInternal }: ExportSessionRequest, context: RpcContext) {
+    const session = await this.find(sessionId, context);
+    if (withInternal) checkIsAdmin(principalOf(context), "with_internal");
+    const at = new Date(this.deps.clock.nowMs());
+    yield* exportLog(this.deps.events, session, { withInternal, at });
   }
 
-  // biome-ignore lint/correctness/useYield: not yet
-  async *exportSession(): AsyncGenerator<never> {
-    throw new TendonError("NOT_IMPLEMENTED", "not yet");
-  }
-
-  async importSession(): Promise<never> {
-    throw new TendonError("NOT_IMPLEMENTED", "not yet");
+  async importSession(requests: AsyncIterable<ImportSessionRequest>, context: RpcContext) {
+    const principal = principalOf(context);
+    const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
+    const budget = this.assembly;
+    return this.changed(await importLog(this.deps, { requests, principal, workspaceId, budget }));
   }
 
   async *readPayload(request: ReadPayloadRequest, context: RpcContext) {
@@ -217,14 +272,16 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     if (!isId("event", eventId)) throw notFound("event", eventId);
     let offset = offsetBytes;
     for (;;) {
-      const query = { sessionId, eventId, text, offsetBytes: Number(offset), maxBytes: CHUNK_BYTES } as const;
+      const query = { sessionId, eventId, text, offsetBytes: Number(offset), maxBytes: READ_BYTES } as const;
       const part = await this.deps.events.readText(query);
       if (!part) throw notFound(text === "payload" ? "event" : "event with an internal text", eventId);
       if (offset > BigInt(part.sizeBytes)) {
         const problem = `offset_bytes: ${offset} is behind the end, the text has ${part.sizeBytes} bytes`;
         throw new TendonError("RESYNC", problem, { field: "offset_bytes", size: String(part.sizeBytes) });
       }
-      if (part.chunk.length > 0) yield { chunk: part.chunk };
+      for (let at = 0; at < part.chunk.length; at += CHUNK_BYTES) {
+        yield { chunk: part.chunk.subarray(at, at + CHUNK_BYTES) };
+      }
       offset += BigInt(part.chunk.length);
       if (offset >= BigInt(part.sizeBytes)) return;
     }

@@ -102,14 +102,19 @@ function sizeOf(event: EventRecord): number {
 }
 
 /** Where a watch begins. Throws NOT_FOUND, RESYNC for a position that the log has not reached. */
-export function startOf(sessionId: string, afterPosition: bigint, head: number | undefined): number {
+export function startOf(
+  sessionId: string,
+  afterPosition: bigint,
+  head: number | undefined,
+  field = "after_position",
+): number {
   if (head === undefined) throw notFound("session", sessionId);
   if (afterPosition === -1n) return head;
   if (afterPosition > BigInt(head)) {
     throw new TendonError(
       "RESYNC",
-      `after_position: ${afterPosition} is behind the newest event, which has position ${head}; read the session again`,
-      { field: "after_position", head: String(head) },
+      `${field}: ${afterPosition} is behind the newest event, which has position ${head}; read the session again`,
+      { field, head: String(head) },
     );
   }
   return Number(afterPosition);

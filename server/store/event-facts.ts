@@ -23,6 +23,8 @@ export type EventFold =
 export type StatusName = "idle" | "running" | "rescheduling" | "terminated";
 
 const STATUSES: Readonly<Record<string, StatusName>> = {
+  // A fork begins at rest, whatever its origin was doing.
+  "session.forked": "idle",
   "session.status_running": "running",
   "session.status_idle": "idle",
   "session.status_rescheduled": "rescheduling",
@@ -37,7 +39,8 @@ export const ANSWER_FIELDS: Readonly<Record<string, string>> = {
   "agent.mcp_tool_result": "mcp_tool_use_id",
 };
 
-const CLIENT_WORK = new Set([
+/** Asks for a brain, whoever appends it. */
+export const CLIENT_WORK: ReadonlySet<string> = new Set([
   "user.message",
   "user.interrupt",
   "user.tool_confirmation",
@@ -47,7 +50,7 @@ const CLIENT_WORK = new Set([
 ]);
 
 /** Work only when the server appends it: a brain knows what it wrote itself. */
-const SERVER_WORK = new Set(["agent.tool_result", "agent.mcp_tool_result"]);
+export const SERVER_WORK: ReadonlySet<string> = new Set(["agent.tool_result", "agent.mcp_tool_result"]);
 
 const NOTHING: EventFacts = {
   answers: undefined,

@@ -104,6 +104,13 @@ export interface EventStore {
    */
   append(request: AppendRequest): Promise<Appended>;
   read(request: ReadRequest): Promise<EventSlice>;
+  positionOf(sessionId: string, eventId: string): Promise<number | undefined>;
+  /** Position of the first event of one of these types, in the direction of the slice; undefined when it has none. */
+  firstOfTypes(
+    slice: Pick<ReadRequest, "sessionId" | "afterPosition" | "beforePosition" | "descending"> & {
+      readonly types: readonly string[];
+    },
+  ): Promise<number | undefined>;
   /** Part of one text, from `offsetBytes`; undefined when there is no such event or text. */
   readText(request: {
     sessionId: string;

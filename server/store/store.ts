@@ -6,6 +6,7 @@
 import type { AgentsStore } from "./agents.ts";
 import type { ApiKeysStore } from "./api-keys.ts";
 import type { AuditStore } from "./audit.ts";
+import type { BlobStore } from "./blobs.ts";
 import type { EnvironmentsStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
 import type { ExecutionStore } from "./executions.ts";
@@ -15,8 +16,10 @@ import type { IdentitiesStore } from "./identities.ts";
 import type { InstallationStore } from "./installation.ts";
 import type { JoinTokensStore } from "./join-tokens.ts";
 import type { LeaseStore } from "./leases.ts";
+import type { LogCopyStore } from "./log-copies.ts";
 import type { ReplicasStore } from "./replicas.ts";
 import type { RequestIdsStore } from "./request-ids.ts";
+import type { RetentionStore } from "./retention.ts";
 import type { SessionStore } from "./sessions.ts";
 import type { WorkspacesStore } from "./workspaces.ts";
 
@@ -26,6 +29,7 @@ export interface Store {
   readonly agents: AgentsStore;
   readonly apiKeys: ApiKeysStore;
   readonly audit: AuditStore;
+  readonly blobs: BlobStore;
   readonly environments: EnvironmentsStore;
   readonly events: EventStore;
   readonly executions: ExecutionStore;
@@ -35,8 +39,10 @@ export interface Store {
   readonly installation: InstallationStore;
   readonly joinTokens: JoinTokensStore;
   readonly leases: LeaseStore;
+  readonly logCopies: LogCopyStore;
   readonly replicas: ReplicasStore;
   readonly requestIds: RequestIdsStore;
+  readonly retention: RetentionStore;
   readonly sessions: SessionStore;
   readonly workspaces: WorkspacesStore;
 }

@@ -16,11 +16,14 @@ import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
 import type { EventStore } from "../../server/store/events.ts";
 import { createAgentsStore } from "../../server/store/postgres/agents.ts";
+import { createBlobStore } from "../../server/store/postgres/blobs.ts";
 import { createEnvironmentsStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
+import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
+import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 
 const log = createLogger("test", "silent");
@@ -107,6 +110,9 @@ export async function startReplica(options: {
   const area = createSessionArea({
     events,
     sessions: createSessionStore(pool),
+    logCopies: createLogCopyStore(pool),
+    retention: createRetentionStore(pool),
+    blobs: createBlobStore(pool),
     agents: createAgentsStore(pool),
     environments: createEnvironmentsStore(pool),
     dispatch: {

@@ -19,6 +19,24 @@ export function createEventStore(pool: Pool, options: AppendQueueOptions = {}): 
   return {
     append: (request) => queue.append(request),
     read: (request) => read(pool, request),
+    async positionOf(sessionId, eventId) {
+      const { rows } = await pool.query<{ position: number }>(
+        "select position from events where session_id = $1 and event_id = $2",
+        [sessionId, eventId],
+      );
+      return rows[0]?.position;
+    },
+    async firstOfTypes({ sessionId, types, afterPosition, beforePosition, descending }) {
+      // Each type's own first one: one step into the index for each.
+      const [first, order] = descending ? ["max", "desc"] : ["min", "asc"];
+      const { rows } = await pool.query<{ position: number | null }>(
+        `select ${first}(e.position) as position from unnest($2::text[]) as wanted(type) cross join lateral (
+           select position from events where session_id = $1 and type = wanted.type and position > $3
+             and ($4::bigint is null or position < $4) order by position ${order} limit 1) e`,
+        [sessionId, types, afterPosition, beforePosition ?? null],
+      );
+      return rows[0]?.position ?? undefined;
+    },
     async readText({ sessionId, eventId, text, offsetBytes, maxBytes }) {
       // A text is cut in bytes, which may be inside a character.
       const { rows } = await pool.query<{ chunk: Buffer | null; size: number | null }>(

@@ -7,6 +7,8 @@ import type { Page } from "../page.ts";
 import { sessionArchived } from "../refusals.ts";
 import type { NewSession, SessionList, SessionRecord, SessionStore } from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
+import { releaseBlobs } from "./blobs.ts";
+import { eraseLog, giveUpLog } from "./erase-log.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -17,22 +19,12 @@ const MAX_METADATA_PAIRS = 16;
 export function createSessionStore(pool: Pool): SessionStore {
   return {
     create: (session) => inTransaction(pool, (transaction) => create(transaction, session)),
-    find: (sessionId) => find(pool, sessionId),
+    find: (sessionId) => findSession(pool, sessionId),
     standing: (sessionId) => standing(pool, sessionId),
     list: (query) => list(pool, query),
     update: (change) => inTransaction(pool, (transaction) => update(transaction, change)),
     archive: (request) => inTransaction(pool, (transaction) => archive(transaction, request)),
-    delete: (sessionId) =>
-      inTransaction(pool, async (transaction) => {
-        // The row first: nobody can append any more. Events hang on it by their id alone.
-        const { rowCount } = await transaction.query(
-          "delete from sessions where session_id = $1 and archived_at is not null",
-          [sessionId],
-        );
-        if (rowCount === 0) return false;
-        await transaction.query("delete from events where session_id = $1", [sessionId]);
-        return true;
-      }),
+    delete: (sessionId) => erase(pool, sessionId),
   };
 }
 
@@ -95,7 +87,7 @@ function toRecord(row: SessionRow): SessionRecord {
   };
 }
 
-async function find(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
+export async function findSession(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
   const { rows } = await db.query<SessionRow>(`select ${COLUMNS} from sessions where session_id = $1`, [
     sessionId,
   ]);
@@ -148,7 +140,7 @@ async function create(transaction: Transaction, session: NewSession) {
   const claim = { ...session.request, workspaceId, scope: "session", subjectId: sessionId };
   const first = await claimRequestId(transaction, claim);
   if (first !== undefined) {
-    const existing = await find(transaction, first);
+    const existing = await findSession(transaction, first);
     if (!existing) throw notFound("session", first);
     return { session: existing, appended: undefined };
   }
@@ -271,6 +263,23 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
   return { session: await findLocked(transaction, sessionId), appended };
 }
 
+/** The row first: nobody can append any more. Events hang on it by their id alone and follow in batches. */
+async function erase(pool: Pool, sessionId: string): Promise<boolean> {
+  const erased = await inTransaction(pool, async (transaction) => {
+    const { rows } = await transaction.query<{ workspace_id: string }>(
+      "delete from sessions where session_id = $1 and archived_at is not null returning workspace_id",
+      [sessionId],
+    );
+    const workspaceId = rows[0]?.workspace_id;
+    if (workspaceId === undefined) return false;
+    await giveUpLog(transaction, sessionId);
+    await releaseBlobs(transaction, { workspaceId, owner: sessionId });
+    return true;
+  });
+  if (erased) await eraseLog(pool, sessionId);
+  return erased;
+}
+
 /** A brain works on it, or is about to. */
 async function isRunning(transaction: Transaction, session: SessionRecord): Promise<boolean> {
   if (session.status === "running" || session.status === "rescheduling") return true;
@@ -281,8 +290,8 @@ async function isRunning(transaction: Transaction, session: SessionRecord): Prom
   return rows[0]?.leased ?? false;
 }
 
-async function openCalls(transaction: Transaction, sessionId: string): Promise<OpenCall[]> {
-  const { rows } = await transaction.query<{ event_id: string; type: string; thread_id: string }>(
+export async function openCalls(db: Queryable, sessionId: string): Promise<OpenCall[]> {
+  const { rows } = await db.query<{ event_id: string; type: string; thread_id: string }>(
     `select event_id, type, thread_id from events e where session_id = $1 and type = any($2)
        and not exists (select 1 from events a where a.session_id = e.session_id and a.answers = e.event_id)
      order by position`,

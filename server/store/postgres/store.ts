@@ -3,6 +3,7 @@ import type { Store } from "../store.ts";
 import { createAgentsStore } from "./agents.ts";
 import { createApiKeysStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
+import { createBlobStore } from "./blobs.ts";
 import { createEnvironmentsStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
@@ -12,9 +13,11 @@ import { createIdentitiesStore } from "./identities.ts";
 import { createInstallationStore } from "./installation.ts";
 import { createJoinTokensStore } from "./join-tokens.ts";
 import { createLeaseStore } from "./leases.ts";
+import { createLogCopyStore } from "./log-copies.ts";
 import type { Pool } from "./pool.ts";
 import { createReplicasStore } from "./replicas.ts";
 import { createRequestIdsStore } from "./request-ids.ts";
+import { createRetentionStore } from "./retention.ts";
 import { createSessionStore } from "./sessions.ts";
 import { createWorkspacesStore } from "./workspaces.ts";
 
@@ -29,6 +32,7 @@ export function createPostgresStore(pool: Pool): Store {
     agents: createAgentsStore(pool),
     apiKeys: createApiKeysStore(pool),
     audit: createAuditStore(pool),
+    blobs: createBlobStore(pool),
     environments: createEnvironmentsStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),
@@ -38,8 +42,10 @@ export function createPostgresStore(pool: Pool): Store {
     installation: createInstallationStore(pool),
     joinTokens: createJoinTokensStore(pool),
     leases: createLeaseStore(pool),
+    logCopies: createLogCopyStore(pool),
     replicas: createReplicasStore(pool),
     requestIds: createRequestIdsStore(pool),
+    retention: createRetentionStore(pool),
     sessions: createSessionStore(pool),
     workspaces: createWorkspacesStore(pool),
   };

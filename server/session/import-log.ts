@@ -1,0 +1,257 @@
+/** Makes a session from the lines of an exported log. Nobody sees anything of it until all lines are in. */
+import { createHash } from "node:crypto";
+import { create, fromJson, toJsonString } from "@bufbuild/protobuf";
+import { createValidator } from "@bufbuild/protovalidate";
+import { contentHash } from "../../kit/canonical-json.ts";
+import { invalidField, isTendonError, TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
+import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
+import {
+  CreateSessionRequestSchema,
+  type ImportSessionRequest,
+  type ImportSessionStart,
+  ImportSessionStartSchema,
+} from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { Principal } from "../ports/principal.ts";
+import type { CopiedEvent, LogCopyStore } from "../store/log-copies.ts";
+import { LogFold } from "../store/log-fold.ts";
+import type { ChangedSession } from "../store/sessions.ts";
+import type { ByteBudget } from "./byte-budget.ts";
+import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
+import { type Line, LineReader } from "./line-reader.ts";
+import { type LogEvent, type LogHeader, parseHeader, parseLogLine } from "./log-lines.ts";
+import { checkImported, MAX_EVENT_BYTES } from "./rules.ts";
+
+/** A text of JSON grows at most twofold as a JSON string: quotes, backslashes and line ends get a backslash. */
+const MAX_LINE_BYTES = 2 * MAX_EVENT_BYTES + 64 * 1024;
+
+const BATCH_EVENTS = 500;
+const BATCH_BYTES = 4 * 1024 * 1024;
+
+export interface ImportDeps extends CreationDeps {
+  readonly logCopies: LogCopyStore;
+}
+
+export interface ImportCall {
+  readonly requests: AsyncIterable<ImportSessionRequest>;
+  readonly principal: Principal;
+  readonly workspaceId: string;
+  readonly budget: ByteBudget;
+}
+
+/** See ImportSession in the contract for what it fails with. */
+export async function importLog(deps: ImportDeps, call: ImportCall): Promise<ChangedSession> {
+  const requests = call.requests[Symbol.asyncIterator]();
+  const first = (await requests.next()).value as ImportSessionRequest | undefined;
+  if (first?.kind.case !== "start") throw invalidField("start", "must be the first message of the stream");
+  const start = first.kind.value;
+  checkTexts(start);
+  const { workspaceId } = call;
+  const reader = new LineReader(call.budget, MAX_LINE_BYTES);
+  // What was imported already is read for its digest alone.
+  const isRepeat = await deps.logCopies.wasImported(workspaceId, start.requestId);
+  const copy = new IncomingLog(call.principal, isRepeat ? undefined : deps.logCopies);
+  try {
+    await copy.begin();
+    for await (const line of reader.read(chunksOf(requests))) await copy.take(line);
+    const { header, head, fold } = await copy.complete();
+    const requestHash = createHash("sha256")
+      .update(
+        contentHash(ImportSessionStartSchema, create(ImportSessionStartSchema, { ...start, requestId: "" })),
+      )
+      .update(reader.sha256());
+    return await deps.logCopies.finish({
+      sessionId: copy.sessionId,
+      workspaceId,
+      ...(await describe(deps, header, start, workspaceId)),
+      vaultIds: start.vaultIds,
+      budget: budgetText(start.budget),
+      archived: header.archived,
+      head,
+      fold,
+      request: { requestId: start.requestId, contentHash: requestHash.digest() },
+    });
+  } catch (error) {
+    // What cannot be erased now is erased later.
+    await deps.logCopies.discard(copy.sessionId).catch(() => {});
+    throw error;
+  } finally {
+    reader.close();
+  }
+}
+
+async function* chunksOf(requests: AsyncIterator<ImportSessionRequest>): AsyncGenerator<Uint8Array> {
+  for (let next = await requests.next(); !next.done; next = await requests.next()) {
+    const { kind } = next.value;
+    if (kind.case !== "chunk") throw invalidField("chunk", "after the first message come chunks only");
+    yield kind.value;
+  }
+}
+
+/** Takes lines in order and writes their events in batches. */
+class IncomingLog {
+  readonly sessionId = newId("session");
+  private readonly principal: Principal;
+  private readonly store: LogCopyStore | undefined;
+  private readonly fold = new LogFold();
+  private header: LogHeader | undefined;
+  private head = 0;
+  private ended = false;
+  private batch: CopiedEvent[] = [];
+  private batchBytes = 0;
+
+  constructor(principal: Principal, store: LogCopyStore | undefined) {
+    this.principal = principal;
+    this.store = store;
+  }
+
+  async begin(): Promise<void> {
+    await this.store?.begin(this.sessionId);
+  }
+
+  async take(line: Line): Promise<void> {
+    const path = `line ${line.number}`;
+    try {
+      if (this.ended) throw invalidField(path, "nothing may follow the last line of a log");
+      if (this.header === undefined) {
+        this.header = parseHeader(line.text, path);
+        return;
+      }
+      const parsed = parseLogLine(line.text, path);
+      if (parsed.kind === "event") this.add(parsed.event, path);
+      else this.end(parsed, line, path);
+    } catch (error) {
+      throw withLine(error, line.number);
+    }
+    if (this.batch.length >= BATCH_EVENTS || this.batchBytes >= BATCH_BYTES || this.ended) await this.flush();
+  }
+
+  async complete(): Promise<{ header: LogHeader; head: number; fold: LogFold }> {
+    if (!this.header || !this.ended) {
+      const line = this.header ? this.head + 2 : 1;
+      throw withLine(invalidField(`line ${line}`, "is missing: the log is cut off"), line);
+    }
+    return { header: this.header, head: this.head, fold: this.fold };
+  }
+
+  private add(event: LogEvent, path: string): void {
+    if (event.position !== this.head + 1) {
+      throw invalidField(`${path}.position`, `must be ${this.head + 1}, is ${event.position}`);
+    }
+    const { id, type, threadId, payload, internal = "" } = event;
+    const input = create(EventInputSchema, { id, type, threadId, payload, internal });
+    let checked: ReturnType<typeof checkImported>;
+    try {
+      checked = checkImported(this.principal, input, path);
+    } catch (error) {
+      throw renamed(error, `${path}[0]`, path);
+    }
+    this.head = event.position;
+    const { answers } = this.fold.add(event);
+    this.batch.push({ ...event, payload: checked.payload, internal: checked.internal, answers });
+    this.batchBytes += payload.length + internal.length;
+  }
+
+  private end(end: { events: number; sha256: string }, line: Line, path: string): void {
+    if (end.events !== this.head) {
+      throw invalidField(`${path}.end.events`, `says ${end.events}, but there are ${this.head}`);
+    }
+    if (end.sha256 !== line.sha256Before()) {
+      throw invalidField(
+        `${path}.end.sha256`,
+        "is not the digest of the lines before: the log was changed or damaged",
+      );
+    }
+    this.ended = true;
+  }
+
+  private async flush(): Promise<void> {
+    const events = this.batch;
+    this.batch = [];
+    this.batchBytes = 0;
+    if (events.length === 0) return;
+    const twice = await this.store?.add(this.sessionId, events);
+    if (twice === undefined) return;
+    // The first event stands in the second line.
+    const line = twice + 1;
+    throw withLine(
+      invalidField(`line ${line}`, "an earlier event has the same id, or answers the same call"),
+      line,
+    );
+  }
+}
+
+/** What a session is beside its log. */
+async function describe(
+  deps: CreationDeps,
+  header: LogHeader,
+  start: ImportSessionStart,
+  workspaceId: string,
+) {
+  const agent = agentOf(header, workspaceId);
+  const title = start.title === "" ? header.title : start.title;
+  const { metadata } = header;
+  checkAgainst(
+    CreateSessionRequestSchema,
+    create(CreateSessionRequestSchema, { agentId: agent.id, title, metadata }),
+  );
+  checkTexts({ title });
+  const isUsable = async (id: string) => {
+    const found = id === "" || id.includes("\0") ? undefined : await deps.environments.find(id);
+    return found !== undefined && found.workspaceId === workspaceId && !found.archivedAt;
+  };
+  const named = start.environmentId;
+  const own = named === "" && (await isUsable(header.environmentId)) ? header.environmentId : named;
+  const environmentId = await findEnvironment(deps, own, workspaceId);
+  const slotEnvironmentIds: Record<string, string> = {};
+  for (const [slot, id] of Object.entries(header.slotEnvironmentIds)) {
+    slotEnvironmentIds[slot] = (await isUsable(id)) ? id : environmentId;
+  }
+  return {
+    agentId: agent.id,
+    agentVersion: agent.version,
+    agent: toJsonString(AgentSchema, agent),
+    environmentId,
+    slotEnvironmentIds,
+    title,
+    metadata,
+  };
+}
+
+const validator = createValidator();
+
+function checkAgainst<S extends typeof AgentSchema | typeof CreateSessionRequestSchema>(
+  schema: S,
+  message: Parameters<typeof validator.validate<S>>[1],
+): void {
+  const result = validator.validate(schema, message);
+  if (result.kind !== "valid") {
+    throw withLine(invalidField("line 1.session", result.error?.message ?? "is not valid"), 1);
+  }
+}
+
+function agentOf(header: LogHeader, workspaceId: string): Agent {
+  let agent: Agent;
+  try {
+    agent = fromJson(AgentSchema, header.agent as never, { ignoreUnknownFields: true });
+  } catch (error) {
+    throw withLine(invalidField("line 1.session.agent", (error as Error).message.slice(0, 200)), 1);
+  }
+  agent.workspaceId = workspaceId;
+  checkAgainst(AgentSchema, agent);
+  return agent;
+}
+
+function withLine(error: unknown, line: number): unknown {
+  if (!isTendonError(error)) return error;
+  return new TendonError(error.reason, error.message, { ...error.metadata, line: String(line) });
+}
+
+/** The same error with another path. */
+function renamed(error: unknown, from: string, to: string): unknown {
+  if (!isTendonError(error)) return error;
+  const metadata = { ...error.metadata };
+  if (metadata.field !== undefined) metadata.field = metadata.field.replace(from, to);
+  return new TendonError(error.reason, error.message.replace(from, to), metadata);
+}
