@@ -3,10 +3,12 @@
  * machine, and against the same command over a multiplexed OpenSSH connection.
  *
  * The bench is the brain: it holds a lease and sends calls as a harness does, each one journalled and synced on the agent's
- * disk, bound in Postgres before it is sent, and its result appended to the log before it comes back.
+ * disk, bound in Postgres before it is sent, and its result appended to the log before it comes back. What the disk takes
+ * of that is measured in the same stretch: the same number of small writes, each synced before the next.
  */
 import { spawn } from "node:child_process";
-import { readFile } from "node:fs/promises";
+import { mkdtemp, open, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { dial } from "../kit/dial/dial.ts";
 import { newId } from "../kit/ids.ts";
@@ -29,7 +31,10 @@ import { startOpenSsh, whyNoOpenSsh } from "./frame/openssh.ts";
 
 const ROUNDS = 10;
 const PER_ROUND = 20;
-const WARM_UP = 10;
+/** Programs that run for weeks are measured, so their code is compiled before the first sample. */
+const WARM_UP = 200;
+/** Disk syncs that a call waits for, one after the other: the bind, the agent's journal, the result. */
+const SYNCS = 3;
 /** Aims of the product: at most so much above the bare start, and at most this share of OpenSSH. */
 const AIM_ABOVE_SPAWN_MS = 3;
 const AIM_OF_SSH = 0.5;
@@ -43,6 +48,7 @@ export const execute: Bench = {
     const contenders: Contender[] = [
       { name: "tendon", once: () => brain.call() },
       { name: "spawn", once: spawnTrue },
+      { name: "syncs", once: await syncer(context) },
     ];
     if (whyNot === undefined) {
       const ssh = await startOpenSsh();
@@ -79,6 +85,15 @@ function figures(at: (name: string, p: number) => number, whyNoSsh: string | und
       met: undefined,
     },
   ];
+  rows.push({
+    figure: `${SYNCS} disk syncs alone, p50`,
+    unit: "ms",
+    product: at("syncs", 0.5),
+    baseline: undefined,
+    aim: undefined,
+    met: undefined,
+    note: "every call waits for them, whatever else is fast; neither the bare process nor OpenSSH syncs anything",
+  });
   const ssh = whyNoSsh === undefined ? at("ssh", 0.5) : undefined;
   rows.push({
     figure: "call p50, against OpenSSH",
@@ -98,6 +113,23 @@ function spawnTrue(): Promise<void> {
       .once("error", reject)
       .once("exit", () => resolve());
   });
+}
+
+/** Writes over a file that has its size already, as Postgres and the agent's journal do. */
+async function syncer(context: BenchContext): Promise<() => Promise<void>> {
+  const folder = await mkdtemp(join(tmpdir(), "tendon-syncs-"));
+  context.defer(() => rm(folder, { recursive: true, force: true }));
+  const file = await open(join(folder, "file"), "w+");
+  context.defer(() => file.close());
+  const page = Buffer.alloc(8 * 1024, 1);
+  await file.write(page, 0, page.length, 0);
+  await file.sync();
+  return async () => {
+    for (let i = 0; i < SYNCS; i++) {
+      await file.write(page, 0, page.length, 0);
+      await file.datasync();
+    }
+  };
 }
 
 interface Brain {

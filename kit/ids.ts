@@ -36,8 +36,19 @@ function base32(value: bigint, length: number): string {
   return text;
 }
 
+const RANDOM_BYTES = 10;
+/** Randomness is fetched for many ids at once: asking for it costs more than all the rest of an id. */
+let randomness = Buffer.alloc(0);
+
+function takeRandom(): bigint {
+  if (randomness.length < RANDOM_BYTES) randomness = randomBytes(RANDOM_BYTES * 100);
+  const taken = randomness.toString("hex", 0, RANDOM_BYTES);
+  randomness = randomness.subarray(RANDOM_BYTES);
+  return BigInt(`0x${taken}`);
+}
+
 export function newId(kind: IdKind, nowMs: number = Date.now()): string {
-  const random = BigInt(`0x${randomBytes(10).toString("hex")}`);
+  const random = takeRandom();
   return ID_PREFIXES[kind] + base32(BigInt(nowMs), 10) + base32(random, 16);
 }
 
