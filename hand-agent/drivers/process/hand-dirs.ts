@@ -53,7 +53,8 @@ export async function findHandDirs(handsDir: string, handId: string): Promise<Ha
   try {
     return handDirs(base, await readlink(join(base, ELSEWHERE)));
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return handDirs(base, base);
+    const { code = "" } = error as NodeJS.ErrnoException;
+    if (code === "ENOENT" || code === "ENOTDIR") return handDirs(base, base);
     throw error;
   }
 }

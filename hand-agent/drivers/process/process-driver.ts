@@ -177,7 +177,7 @@ export class ProcessDriver implements Driver {
       const isMissing = /spawn \S+ ENOENT/.test(messageOf(error));
       return { works: false, reason: isMissing ? NOT_INSTALLED : messageOf(error) };
     } finally {
-      await this.removeLeftovers(handId);
+      await this.removeLeftovers(handId).catch((err) => this.options.log.warn({ err }, "a probe left files"));
     }
   }
 
