@@ -33,17 +33,19 @@ export interface KeyPlan {
   readonly expiresAtMs: number | undefined;
 }
 
-/** What key a request may have made. */
-export function planKey(request: CreateApiKeyRequest, principal: Principal, nowMs: number): KeyPlan {
+/** What key a request may have made. A client's belongs to a workspace: the default one unless told otherwise. */
+export function planKey(
+  request: CreateApiKeyRequest,
+  principal: Principal,
+  { nowMs, defaultWorkspaceId }: { nowMs: number; defaultWorkspaceId: string },
+): KeyPlan {
   const role = ROLE_NAMES[request.role];
   if (role === undefined) throw invalidField("role", "must be one of admin, client, harness, proxy, peer");
-  const workspaceId = namedWorkspace(principal, request.workspaceId);
+  const named = namedWorkspace(principal, request.workspaceId);
+  const workspaceId = named ?? (role === "client" ? defaultWorkspaceId : undefined);
   if (role === "peer" && workspaceId !== undefined) {
     requireInstallationWide(principal, "make keys of the role peer");
     throw invalidField("workspace_id", "a key of the role peer belongs to no workspace");
-  }
-  if (role === "client" && workspaceId === undefined) {
-    throw invalidField("workspace_id", "a key of the role client needs a workspace");
   }
   const expiresAtMs = request.expiresAt === undefined ? undefined : timestampMs(request.expiresAt);
   if (expiresAtMs !== undefined && expiresAtMs <= nowMs) {

@@ -130,7 +130,8 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
   }
 
   async createApiKey(request: CreateApiKeyRequest, context: RpcContext) {
-    const plan = planKey(request, principalOf(context), this.deps.clock.nowMs());
+    const { clock, defaultWorkspaceId } = this.deps;
+    const plan = planKey(request, principalOf(context), { nowMs: clock.nowMs(), defaultWorkspaceId });
     if (plan.workspaceId !== undefined) await this.requireLive(plan.workspaceId);
     const { secret, secretHash, hint } = newApiKey(plan.role);
     const id = newId("apiKey");

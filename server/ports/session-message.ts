@@ -54,6 +54,7 @@ export function toSessionMessage(record: SessionRecord): Session {
     updatedAt: timestampFromDate(record.updatedAt),
     forkedFromSessionId: record.forkedFromSessionId,
     forkedFromPosition: BigInt(record.forkedFromPosition),
+    hasWork: record.hasWork,
   };
   if (record.budget !== "{}") {
     init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });

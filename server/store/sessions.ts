@@ -33,6 +33,8 @@ export interface SessionRecord {
   readonly cacheReadInputTokens: number;
   readonly cacheCreationInputTokens: number;
   readonly modelRequests: number;
+  /** Something asks for a brain that none has dealt with. */
+  readonly hasWork: boolean;
 }
 
 /** What decides who may read and where a log ends; much cheaper than the whole record. */

@@ -132,9 +132,12 @@ test("a key is shown once, begins with its role, and only its hash is in the dat
   }
 });
 
-test("a client key needs a workspace, a peer key must have none, an end must lie ahead", async () => {
+test("a client key belongs to the default workspace unless told otherwise, a peer key to none; an end must lie ahead", async () => {
   const field = async (call: Promise<unknown>) => (await failure(call)).metadata.field;
-  expect(await field(admin.createApiKey({ name: "x", role: Role.CLIENT }))).toBe("workspace_id");
+  const { workspaces } = await admin.listWorkspaces({});
+  const { apiKey } = await admin.createApiKey({ name: "x", role: Role.CLIENT });
+  expect(workspaces.map(({ id }) => id)).toContain(apiKey?.workspaceId);
+  expect(apiKey?.workspaceId).not.toBe(tenant.id);
   const peer = { name: "x", role: Role.PEER, workspaceId: tenant.id };
   expect(await field(admin.createApiKey(peer))).toBe("workspace_id");
   const past = { name: "x", role: Role.ADMIN, expiresAt: timestampFromMs(Date.now() - 1) };

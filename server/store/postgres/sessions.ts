@@ -52,12 +52,14 @@ interface SessionRow {
   cache_read_input_tokens: number;
   cache_creation_input_tokens: number;
   model_requests: number;
+  has_work: boolean;
 }
 
 const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
-  input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests`;
+  input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
+  work_position > rested_position and archived_at is null as has_work`;
 
 function toRecord(row: SessionRow): SessionRecord {
   return {
@@ -84,6 +86,7 @@ function toRecord(row: SessionRow): SessionRecord {
     cacheReadInputTokens: row.cache_read_input_tokens,
     cacheCreationInputTokens: row.cache_creation_input_tokens,
     modelRequests: row.model_requests,
+    hasWork: row.has_work,
   };
 }
 

@@ -763,8 +763,8 @@ export declare type CreateApiKeyRequest = Message<"tendon.v1.CreateApiKeyRequest
   role: Role;
 
   /**
-   * Workspace that it is bound to. Empty means the caller's own, or for an installation-wide admin: none, which only
-   * the roles admin, harness, proxy and peer may have.
+   * Workspace that it is bound to. Empty means the caller's own; for an installation-wide admin the default one with
+   * the role client, and none with the others.
    *
    * @generated from field: string workspace_id = 3;
    */

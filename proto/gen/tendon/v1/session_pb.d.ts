@@ -143,6 +143,13 @@ export declare type Session = Message<"tendon.v1.Session"> & {
    * @generated from field: int64 forked_from_position = 18;
    */
   forkedFromPosition: bigint;
+
+  /**
+   * Whether something was said that no brain has dealt with yet. A session rests when this is false and it is idle.
+   *
+   * @generated from field: bool has_work = 19;
+   */
+  hasWork: boolean;
 };
 
 /**
