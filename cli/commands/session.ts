@@ -26,6 +26,7 @@ import {
   timeText,
 } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
 
 export function addSessionCommands(program: Command): void {
@@ -56,6 +57,7 @@ Examples:
     const text = () => (answer.hasWork ? "the session has work" : "the session has nothing to do");
     output.message(WakeSessionResponseSchema, answer, text);
   });
+  addSessionCopyCommands(session, sessionText);
   addEnding(session);
 }
 
@@ -183,6 +185,11 @@ function sessionText(session: Session): string {
       "usage",
       usage &&
         `${usage.modelRequests} model requests, ${usage.inputTokens} tokens in, ${usage.outputTokens} out`,
+    ],
+    [
+      "forked from",
+      session.forkedFromSessionId &&
+        `${session.forkedFromSessionId} at position ${session.forkedFromPosition}`,
     ],
     ["created", timeText(session.createdAt)],
     ["changed", timeText(session.updatedAt)],

@@ -90,7 +90,11 @@ async function talk() {
     event("session.status_idle", { stop_reason: { type: "end_turn" } }),
   ];
   await harness.emitEvents({ sessionId, lease: held, events });
-  await createLeaseStore(replica.pool).release({ leaseId: held.leaseId, restedPosition: 10n });
+  await createLeaseStore(replica.pool).release({
+    leaseId: held.leaseId,
+    restedPosition: 10n,
+    retryAfterMs: undefined,
+  });
   return { sessionId, use };
 }
 
