@@ -1,5 +1,7 @@
 /** Follows a session until it rests. */
-import { consumedIds, stopReasonOf } from "./event-payload.ts";
+import type { Client } from "../kit/rpc/client.ts";
+import { EventOrder, type SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { REST_TYPES, RestState } from "./rest-state.ts";
 import { type Watched, type WatchOptions, watchSession } from "./watch-session.ts";
 
 export interface TurnEnd {
@@ -9,23 +11,48 @@ export interface TurnEnd {
   readonly position: bigint;
 }
 
-type FollowOptions = Omit<WatchOptions, "types" | "previews"> & {
+type FollowOptions = Omit<WatchOptions, "types" | "previews" | "sessions"> & {
+  readonly sessions: Pick<Client<typeof SessionService>, "watchEvents" | "getEvents">;
   readonly previews?: boolean;
-  /** Ids of messages that the turn has to take in: the end of an earlier turn does not count while they are queued. */
-  readonly sent?: readonly string[];
 };
 
-/** Shows everything after a position until the session is idle. */
+const READ_WITHIN = { deadlineMs: 30_000 };
+/** Events before the beginning that are looked at for what still waits. */
+const MAX_BEFORE = 1_000;
+/** Texts are of no interest there. */
+const INLINE_LIMIT_BYTES = 16_384;
+
+/** Shows everything after a position until the session rests, but no sooner than all that is in the log now was shown. */
 export async function followTurn(options: FollowOptions, show: (seen: Watched) => void): Promise<TurnEnd> {
-  const queued = new Set(options.sent);
-  let position = options.after;
-  for await (const seen of watchSession({ ...options, previews: options.previews ?? true })) {
+  const { state, after, head } = await stateBefore(options);
+  let position = after;
+  if (position >= head && state.reason !== undefined) return { reason: state.reason, position };
+  const watch = { ...options, after, previews: options.previews ?? true };
+  for await (const seen of watchSession(watch)) {
     show(seen);
     if (!("event" in seen)) continue;
     position = seen.event.position;
-    for (const id of consumedIds(seen.event)) queued.delete(id);
-    const reason = stopReasonOf(seen.event);
-    if (reason !== undefined && (queued.size === 0 || reason !== "end_turn")) return { reason, position };
+    state.take(seen.event);
+    const { reason } = state;
+    if (reason !== undefined && position >= head) return { reason, position };
   }
   return { reason: "interrupted", position };
+}
+
+/** What is known of the session up to the position, which is the head's for -1. */
+async function stateBefore({ sessions, sessionId, after }: FollowOptions) {
+  const state = new RestState();
+  const slice = await sessions.getEvents(
+    {
+      sessionId,
+      beforePosition: after < 0n ? 0n : after + 1n,
+      types: [...REST_TYPES],
+      order: EventOrder.DESCENDING,
+      limit: MAX_BEFORE,
+      inlineLimitBytes: INLINE_LIMIT_BYTES,
+    },
+    READ_WITHIN,
+  );
+  for (const event of [...slice.events].reverse()) state.take(event);
+  return { state, head: slice.head, after: after < 0n ? slice.head : after };
 }

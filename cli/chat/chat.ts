@@ -126,7 +126,6 @@ class Chat {
       sessions: api.sessions,
       sessionId: this.sessionId,
       after: this.position,
-      sent: [message.id],
       signal: this.quit.signal,
     };
     const end = await followTurn(request, showOn(output, false, false));

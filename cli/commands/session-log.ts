@@ -72,11 +72,7 @@ Examples:
     );
     if (!options.follow) return 0;
     const after = answer.receipts.at(-1)!.position;
-    const sent = events.filter(({ type }) => type === "user.message").map(({ id }) => id);
-    const { reason } = await followTurn(
-      { sessions: api.sessions, sessionId, after, sent },
-      showOn(output, false),
-    );
+    const { reason } = await followTurn({ sessions: api.sessions, sessionId, after }, showOn(output, false));
     return reason === "end_turn" ? 0 : 1;
   });
 }
@@ -175,7 +171,10 @@ function addWatch(session: Command): void {
     .option("--after <position>", "only events after it; -1: only what comes", parsePosition(-1))
     .option("--types <types>", "only these, separated by commas", parseList)
     .option("--previews", "also what is forming: text of the model, output of calls")
-    .option("--until-idle", "end as soon as the session rests")
+    .option(
+      "--until-idle",
+      "end when all that is there was shown and the session rests: no message, answer or interrupt waits",
+    )
     .addHelpText("after", "\nExample:\n  tendon session watch sesn_01… --after 12 --previews --json");
   onAction<WatchOptions>(command, watch);
 }
