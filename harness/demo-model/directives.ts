@@ -16,7 +16,8 @@ export const GRAMMAR_HELP = [
   "    read: PATH                    reads PATH and repeats it",
   "    help                          says this",
   "",
-  'Several lines are done at once; on one line write "run: A && also: B". Try: run: uname -a',
+  'Several lines are done at once. Only run: takes more than one command on a line, as in "run: A && also: B":',
+  'after "&& also:" comes the bare command. Try: run: uname -a',
 ].join("\n");
 
 const LINE = /^\s*(run|write|read)\s*:\s*(.*?)\s*$/i;

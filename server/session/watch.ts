@@ -113,7 +113,7 @@ export function startOf(
   if (afterPosition > BigInt(head)) {
     throw new TendonError(
       "RESYNC",
-      `${field}: ${afterPosition} is behind the newest event, which has position ${head}; read the session again`,
+      `${field}: ${afterPosition} is after the newest event, which has position ${head}; read the session again`,
       { field, head: String(head) },
     );
   }
