@@ -43,6 +43,7 @@ export class Server implements Service {
   private readonly undo: (() => Promise<void>)[] = [];
   private starting: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
+  private readonly giveUp = new AbortController();
   private listener: Listener | undefined;
   private reportLost: (error: Error) => void = () => {};
   /** Resolves with the reason when the server cannot go on: its own Postgres is gone for good. */
@@ -86,7 +87,8 @@ export class Server implements Service {
     const { config, log } = this.options;
     const dataDir = resolve(config.TENDON_DATA_DIR);
     await mkdir(dataDir, { recursive: true, mode: 0o700 });
-    const database = await openDatabase({ ...config, TENDON_DATA_DIR: dataDir }, this.clock, log);
+    const { signal } = this.giveUp;
+    const database = await openDatabase({ ...config, TENDON_DATA_DIR: dataDir }, this.clock, log, signal);
     this.undo.push(() => database.close());
     void database.lost.then(this.reportLost);
     const store = createPostgresStore(database.pool);
@@ -162,6 +164,7 @@ export class Server implements Service {
   }
 
   private async shutDown(): Promise<void> {
+    this.giveUp.abort();
     await this.starting?.catch(() => {});
     await this.unwind();
   }
