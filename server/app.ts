@@ -22,7 +22,9 @@ import { createHarnessArea } from "./harness/area.ts";
 import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
+import { createPeerArea } from "./peer/area.ts";
 import type { Area } from "./ports/area.ts";
+import type { HandControl } from "./ports/hand-control.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
 import { Authenticator } from "./rpc/authenticate.ts";
@@ -49,6 +51,8 @@ export interface AppDeps {
   /** Cuts the connection whose other end this is (`RpcContext.peer`). */
   readonly destroyPeer: (peer: string) => void;
   readonly signingKey: SigningKey;
+  /** What this replica shows the others; undefined: it reaches none. */
+  readonly peerKey: string | undefined;
   /** How often the credential of an open stream is looked at again; the promise is 60 s with the key cache. */
   readonly recheckEveryMs?: number;
 }
@@ -116,15 +120,31 @@ interface AreaDeps extends AppDeps {
 function createAreas(deps: AreaDeps): Area[] {
   const { config, store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
   const proxy = createProxyArea({ ...deps, replicas: store.replicas });
+  const peer = createPeerArea({
+    ...deps,
+    replicas: store.replicas,
+    key: deps.peerKey,
+    caFile: config.TENDON_CA_FILE,
+    clientCertificate: clientCertificate(config),
+    sessions: () => session.forPeers,
+    hands: () => hand.forPeers,
+    proxies: () => proxy.directory,
+    loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
+  });
   const session = createSessionArea({
     ...deps,
     ...store,
+    passPreviews: peer.passPreviews,
     dispatch: {
       wake: (sessionId) => harness.dispatch.wake(sessionId),
-      withdraw: (sessionId, detail) => harness.dispatch.withdraw(sessionId, detail),
+      async withdraw(sessionId, detail) {
+        await harness.dispatch.withdraw(sessionId, detail);
+        peer.tell({ case: "leaseWithdrawn", value: { sessionId, detail } });
+      },
     },
     hands: {
       releaseSession: async (sessionId) => {
+        peer.tell({ case: "sessionEnded", value: { sessionId } });
         await hand.control.releaseSession(sessionId);
         proxy.directory.forgetSession(sessionId);
       },
@@ -135,6 +155,7 @@ function createAreas(deps: AreaDeps): Area[] {
     ...deps,
     log: sessionLog,
     logger: log,
+    peers: peer.peers,
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
   });
@@ -157,7 +178,14 @@ function createAreas(deps: AreaDeps): Area[] {
     hand.connectedAgents,
   );
   metrics.gauge("tendon_running_executions", "Executions that this replica follows.", hand.runningExecutions);
-  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl: hand.control });
+  const handControl: HandControl = {
+    ...hand.control,
+    async disconnect(handAgentId, detail) {
+      peer.tell({ case: "handAgentRevoked", value: { handAgentId, detail } });
+      await hand.control.disconnect(handAgentId, detail);
+    },
+  };
+  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl });
   const agent = new AgentServiceHandler({ agents: store.agents, defaultWorkspaceId });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [
@@ -165,10 +193,18 @@ function createAreas(deps: AreaDeps): Area[] {
     hand,
     harness,
     proxy,
+    peer,
     { name: "admin", services: [bindService(AdminService, admin)] },
     { name: "agent", services: [bindService(AgentService, agent)] },
     { name: "environment", services: [bindService(EnvironmentService, environment)] },
   ];
+}
+
+/** Where servers demand certificates of their clients, a replica shows its own. */
+function clientCertificate(config: ServerConfig) {
+  const { TENDON_TLS_CERT: certFile, TENDON_TLS_KEY: keyFile, TENDON_TLS_CLIENT_CA } = config;
+  if (TENDON_TLS_CLIENT_CA === undefined || certFile === undefined || keyFile === undefined) return undefined;
+  return { certFile, keyFile };
 }
 
 async function drainAreas(areas: readonly Area[], graceMs: number, clock: Clock, log: Logger): Promise<void> {

@@ -54,7 +54,11 @@ export const serverSettings = defineSettings({
   },
   TENDON_PEER_URL: {
     parse: url(["http", "https"]),
-    help: "Where the other replicas reach this one. Not set: they do not.",
+    help: "Where the other replicas reach this one. Set it on every replica when there are several; a replica without it neither is reached nor reaches others.",
+  },
+  TENDON_CA_FILE: {
+    parse: text(),
+    help: "Certificates (PEM file) to trust in place of the system's, when this replica calls others.",
   },
   TENDON_LEASE_TTL_MS: {
     parse: integer({ min: 1_000, max: 600_000 }),

@@ -1,6 +1,6 @@
 /**
  * The keys that this machine's programs find in the data directory: `admin.key` for the command line, `harness.key` and
- * `proxy.key` for the harness and the proxy that are started beside the server. Files have mode 0600 and hold the key alone;
+ * `proxy.key` for the harness and the proxy that are started beside the server, `peer.key` for this server among replicas. Files have mode 0600 and hold the key alone;
  * the database has the hashes (S6).
  */
 import { rename } from "node:fs/promises";
@@ -19,21 +19,30 @@ export interface LocalKeysDeps {
   readonly actor: string;
   /** The operator's own admin key. */
   readonly adminKey: string | undefined;
+  /** There are other replicas to call: this one has a key for that, `peer.key`, which only it knows. */
+  readonly withPeerKey: boolean;
   /** Makes a new admin key even though there are some: the file was lost. */
   readonly replaceAdminKey: boolean;
 }
 
-export async function ensureLocalKeys(deps: LocalKeysDeps): Promise<void> {
-  for (const role of ["harness", "proxy"] as const) {
-    const path = join(deps.dataDir, `${role}.key`);
-    const secret = (await readKey(path)) ?? (await makeKey(path, role));
-    const identity = await register(deps, secret, role, `local ${role}`);
-    if (identity.revoked) {
-      deps.log.warn(`the key in ${path} was revoked; remove the file and start again for a new one`);
-    }
-  }
+/** Gives what this replica shows the others. */
+export async function ensureLocalKeys(deps: LocalKeysDeps): Promise<{ peerKey: string | undefined }> {
+  await ensureRoleFile(deps, "harness");
+  await ensureRoleFile(deps, "proxy");
+  const peerKey = deps.withPeerKey ? await ensureRoleFile(deps, "peer") : undefined;
   if (deps.adminKey !== undefined) await useOperatorsKey(deps, deps.adminKey);
   await ensureAdminFile(deps);
+  return { peerKey };
+}
+
+async function ensureRoleFile(deps: LocalKeysDeps, role: "harness" | "proxy" | "peer"): Promise<string> {
+  const path = join(deps.dataDir, `${role}.key`);
+  const secret = (await readKey(path)) ?? (await makeKey(path, role));
+  const identity = await register(deps, secret, role, `local ${role}`);
+  if (identity.revoked) {
+    deps.log.warn(`the key in ${path} was revoked; remove the file and start again for a new one`);
+  }
+  return secret;
 }
 
 async function useOperatorsKey(deps: LocalKeysDeps, secret: string): Promise<void> {

@@ -93,7 +93,7 @@ export class Server implements Service {
     void database.lost.then(this.reportLost);
     const store = createPostgresStore(database.pool);
     const signingKey = await withOwnLine(loadOrCreateKeyFile(join(dataDir, "session-token.key")));
-    await withOwnLine(this.ensureKeys(store, dataDir));
+    const { peerKey } = await withOwnLine(this.ensureKeys(store, dataDir));
 
     const { replicaId } = this;
     const peerUrl = config.TENDON_PEER_URL ?? "";
@@ -116,6 +116,7 @@ export class Server implements Service {
       }),
       destroyPeer: (peer) => void this.listener?.destroyPeer(peer),
       signingKey,
+      peerKey,
     });
     measure(app, database);
     await this.run(app.parts);
@@ -123,15 +124,16 @@ export class Server implements Service {
     log.info({ host: this.listener!.host, port: this.port, replicaId }, "the server takes calls");
   }
 
-  private async ensureKeys(store: Store, dataDir: string): Promise<void> {
+  private async ensureKeys(store: Store, dataDir: string): Promise<{ peerKey: string | undefined }> {
     const { config, log, replaceAdminKey = false } = this.options;
     await store.installation.ensure();
-    await ensureLocalKeys({
+    return ensureLocalKeys({
       dataDir,
       apiKeys: store.apiKeys,
       log,
       actor: `server ${this.replicaId}`,
       adminKey: config.TENDON_ADMIN_KEY,
+      withPeerKey: config.TENDON_PEER_URL !== undefined,
       replaceAdminKey,
     });
   }

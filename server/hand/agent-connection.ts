@@ -17,6 +17,8 @@ export interface AgentConnectionOptions {
   readonly handAgentId: string;
   readonly generation: number;
   readonly journalId: string;
+  /** Executions that the agent's journal has: they are never started again (X1). */
+  readonly journalled: Iterable<string>;
   readonly clock: Clock;
   readonly timing: HandTiming;
   /** A hand changed without a command. Called one after the other. */
@@ -31,6 +33,8 @@ const OUTBOX_LIMIT = 4_096;
 const PACE_MS = 10;
 const MAX_WAITING_COMMANDS = 1_024;
 const MAX_WAITING_REPORTS = 10_000;
+/** Executions whose start is remembered; a start that comes a second time comes soon after the first. */
+const MAX_TOLD = 20_000;
 
 type Response = MessageInitShape<typeof ConnectResponseSchema>;
 
@@ -48,6 +52,8 @@ export class AgentConnection implements AgentLink {
     { resolve: (result: CommandResult) => void; reject: (error: Error) => void }
   >();
   private readonly stopHeartbeat: () => void;
+  /** Executions that the agent knows, by its greeting or because it was told here; stops are marked. */
+  private readonly told: Set<string>;
   private heardMs: number;
   private beatMs: number;
   private reports: Promise<void> = Promise.resolve();
@@ -59,6 +65,7 @@ export class AgentConnection implements AgentLink {
     this.handAgentId = options.handAgentId;
     this.generation = options.generation;
     this.journalId = options.journalId;
+    this.told = new Set(options.journalled);
     this.heardMs = options.clock.monotonicMs();
     this.beatMs = this.heardMs;
     this.stopHeartbeat = options.clock.every(options.timing.heartbeatEveryMs, () => this.beat());
@@ -69,7 +76,19 @@ export class AgentConnection implements AgentLink {
   }
 
   post(message: AgentMessage): boolean {
-    return !this.ended && this.outbox.push({ kind: message });
+    if (this.ended) return false;
+    // What was posted before is on its way, in order: saying it again could start a call whose result is stored by now.
+    if (message.case === "startExecution" && this.hasTold("start", message.value.executionKey ?? ""))
+      return true;
+    if (!this.outbox.push({ kind: message })) return false;
+    if (message.case === "startExecution") this.remember(toldName("start", message.value.executionKey ?? ""));
+    if (message.case === "stopExecution") this.remember(toldName("stop", message.value.executionKey ?? ""));
+    return true;
+  }
+
+  /** Whether the agent knows the execution, or was told here to run or to stop it. */
+  hasTold(what: "start" | "stop", executionKey: string): boolean {
+    return this.told.has(toldName(what, executionKey));
   }
 
   /** Sends many, at the pace at which the connection takes them. */
@@ -131,6 +150,12 @@ export class AgentConnection implements AgentLink {
     for (const { reject } of waiting) reject(connectionEnded());
   }
 
+  private remember(name: string): void {
+    this.told.add(name);
+    const oldest = this.told.size > MAX_TOLD ? this.told.values().next().value : undefined;
+    if (oldest !== undefined) this.told.delete(oldest);
+  }
+
   private take({ kind }: ConnectRequest): void {
     switch (kind.case) {
       case "commandResult":
@@ -189,6 +214,10 @@ export class AgentConnection implements AgentLink {
     this.end(error);
     this.options.cut(error);
   }
+}
+
+function toldName(what: "start" | "stop", executionKey: string): string {
+  return what === "start" ? executionKey : `stop ${executionKey}`;
 }
 
 function connectionEnded(): TendonError {

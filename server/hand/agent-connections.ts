@@ -1,9 +1,8 @@
 /** The connections that this replica holds: at most one for each agent, the newest. */
 import { TendonError } from "../../kit/errors.ts";
 import type { AgentConnection } from "./agent-connection.ts";
-import type { AgentLink, AgentLinks } from "./agent-link.ts";
 
-export class AgentConnections implements AgentLinks {
+export class AgentConnections {
   private readonly byAgent = new Map<string, AgentConnection>();
   private readonly listeners = new Set<() => void>();
 
@@ -24,7 +23,7 @@ export class AgentConnections implements AgentLinks {
     this.changed();
   }
 
-  find(handAgentId: string): AgentLink | undefined {
+  find(handAgentId: string): AgentConnection | undefined {
     const connection = this.byAgent.get(handAgentId);
     return connection?.isOpen ? connection : undefined;
   }

@@ -7,6 +7,7 @@ import type {
   ProvisionCommandSchema,
   ReleaseCommandSchema,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandAgentRecord } from "../store/hand-agents.ts";
 
 export type AgentMessage = NonNullable<MessageInitShape<typeof ConnectResponseSchema>["kind"]>;
 
@@ -16,7 +17,7 @@ export type AgentCommand =
   | { readonly case: "release"; readonly value: MessageInitShape<typeof ReleaseCommandSchema> }
   | { readonly case: "park"; readonly value: MessageInitShape<typeof ParkCommandSchema> };
 
-/** One connection of one agent. It stands until it ends; what was sent before may have arrived or not. */
+/** One connection of one agent, here or at another replica. It stands until it ends; what was sent before may have arrived or not. */
 export interface AgentLink {
   readonly handAgentId: string;
   readonly generation: number;
@@ -34,8 +35,12 @@ export interface AgentLink {
 }
 
 export interface AgentLinks {
-  /** The agent's connection as this replica can use it. */
+  /** The agent's connection, if this replica holds it or has used it a short while ago. Asks nobody. */
   find(handAgentId: string): AgentLink | undefined;
+  /** The connection that this record of the agent speaks of; undefined when it is not online or out of reach. */
+  reach(agent: HandAgentRecord): AgentLink | undefined;
+  /** As `find`, and looks it up when that knows none. */
+  locate(handAgentId: string): Promise<AgentLink | undefined>;
   /** Calls `listener` when a connection came or went, or a place may have become free. */
   onChange(listener: () => void): () => void;
   /** Tells the listeners. */

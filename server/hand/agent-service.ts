@@ -90,6 +90,7 @@ async function* connect(
     handAgentId,
     generation: stored.generation,
     journalId: greeting.journalId,
+    journalled: greeting.executions.map(({ executionKey }) => executionKey),
     clock: deps.clock,
     timing: deps.timing,
     onReport: (report) => parts.reconciler.report(handAgentId, report),

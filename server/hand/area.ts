@@ -5,6 +5,7 @@ import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_p
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { HandControl } from "../ports/hand-control.ts";
+import { type HandsForPeers, NO_PEERS, type Peers } from "../ports/peers.ts";
 import { AgentConnections } from "./agent-connections.ts";
 import { createHandAgentService } from "./agent-service.ts";
 import { CallOrders } from "./call-orders.ts";
@@ -15,14 +16,19 @@ import { ExecutionStreams } from "./execution-streams.ts";
 import { Executor } from "./executor.ts";
 import { createHandControl } from "./hand-control.ts";
 import { HandEndings } from "./hand-endings.ts";
+import { PeerAccess } from "./peer-access.ts";
+import { PeerFeeds } from "./peer-feeds.ts";
 import { Provisioner } from "./provisioner.ts";
+import { ReachableAgents } from "./reachable-agents.ts";
 import { Reconciler } from "./reconcile.ts";
 import { HandServiceHandler } from "./service.ts";
 import { Sweeper } from "./sweeper.ts";
 import { checkHandTiming, HAND_TIMING, type HandTiming } from "./timing.ts";
 import { ToolLists } from "./tool-lists.ts";
 
-export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver"> {
+export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver" | "peers"> {
+  /** Not set: hand agents of other replicas are out of reach. */
+  readonly peers?: Peers;
   readonly timing?: Partial<HandTiming>;
   /** Driver of environments that name none; default `process`. */
   readonly defaultDriver?: string;
@@ -32,6 +38,8 @@ export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDrive
 
 export interface HandArea extends Area {
   readonly control: HandControl;
+  /** What other replicas may do with the agents that are connected here. */
+  readonly forPeers: HandsForPeers;
   /** Hand agents whose connections this replica holds. */
   readonly connectedAgents: () => number;
   /** Executions that this replica has to do with now. */
@@ -43,15 +51,19 @@ export interface HandArea extends Area {
 export function createHandArea(options: HandAreaOptions): HandArea {
   const timing = { ...HAND_TIMING, ...options.timing };
   checkHandTiming(timing);
-  const deps: HandDeps = { ...options, timing, defaultDriver: options.defaultDriver ?? "process" };
+  const { peers = NO_PEERS, defaultDriver = "process" } = options;
+  const deps: HandDeps = { ...options, timing, peers, defaultDriver };
   const { clock, log } = deps;
   const connections = new AgentConnections();
+  const links = new ReachableAgents(deps, connections);
   const toolLists = new ToolLists(deps.store.handAgents);
   const hub = new ExecutionHub({ clock, log, readerStallMs: timing.readerStallMs });
   const conclusions = new Conclusions(deps, hub);
-  const endings = new HandEndings(deps, connections, conclusions);
-  const provisioner = new Provisioner(deps, { links: connections, endings, conclusions });
-  const executor = new Executor(deps, { links: connections, hub, conclusions, provisioner, toolLists });
+  const endings = new HandEndings(deps, links, conclusions);
+  const provisioner = new Provisioner(deps, { links, endings, conclusions });
+  const executor = new Executor(deps, { links, hub, conclusions, provisioner, toolLists });
+  const feeds = new PeerFeeds(deps, { connections, agents: links, hub });
+  const forPeers = new PeerAccess(deps, connections, hub);
   const reconciler = new Reconciler(deps, { endings, conclusions, provisioner });
   const streams = new ExecutionStreams(deps, hub, conclusions);
   const handService = new HandServiceHandler(deps, {
@@ -70,7 +82,8 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   return {
     name: "hands",
     services: [bindService(HandService, handService), bindService(HandAgentService, agentService)],
-    parts: [provisioner, new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
+    parts: [provisioner, feeds, new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
+    forPeers,
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,
     runningExecutions: () => hub.size,

@@ -1,6 +1,7 @@
 /** What the parts of this area are made from. */
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { Peers } from "../ports/peers.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import type { Store } from "../store/store.ts";
 import type { HandTiming } from "./timing.ts";
@@ -8,6 +9,8 @@ import type { HandTiming } from "./timing.ts";
 export interface HandDeps {
   readonly store: Pick<Store, "handAgents" | "hands" | "executions" | "environments">;
   readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
+  /** The other replicas of the server. */
+  readonly peers: Peers;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly timing: HandTiming;

@@ -18,6 +18,7 @@ export interface ExecutionHubOptions {
 export class ExecutionHub {
   private readonly options: ExecutionHubOptions;
   private readonly live = new Map<string, LiveExecution>();
+  private entered: (live: LiveExecution) => void = () => {};
 
   constructor(options: ExecutionHubOptions) {
     this.options = options;
@@ -30,6 +31,7 @@ export class ExecutionHub {
     const { clock, readerStallMs } = this.options;
     const live = new LiveExecution({ execution, clock, readerStallMs, previews: this.previewsOf(execution) });
     this.live.set(execution.executionKey, live);
+    this.entered(live);
     return live;
   }
 
@@ -50,11 +52,14 @@ export class ExecutionHub {
     live?.finish(result);
   }
 
-  /** Keys of those that are followed here but whose agent does not talk to this replica about them. */
-  silent(): string[] {
-    return [...this.live.values()]
-      .filter((live) => !live.isStreaming)
-      .map((live) => live.execution.executionKey);
+  /** Those that are followed here but whose agent does not talk to this replica about them. */
+  silent(): LiveExecution[] {
+    return [...this.live.values()].filter((live) => !live.isStreaming);
+  }
+
+  /** Calls `listener` with every entry that is made. */
+  onEnter(listener: (live: LiveExecution) => void): void {
+    this.entered = listener;
   }
 
   sendAway(error: TendonError): void {

@@ -279,13 +279,20 @@ export class Executor {
     const { clock, store, timing, replicaId } = this.deps;
     const deadlineMs = clock.monotonicMs() + this.provisioner.timeoutMs(hand);
     for (;;) {
-      const link = this.links.find(hand.handAgentId!);
-      if (link !== undefined && !link.draining) return link;
+      const known = this.links.find(hand.handAgentId!);
+      if (known !== undefined && !known.draining) return known;
       const agent = await store.handAgents.find(hand.handAgentId!);
-      if (link === undefined && agent?.online && agent.replicaId !== replicaId) {
+      const link = known ?? (agent && this.links.reach(agent));
+      if (link !== undefined && !link.draining) return link;
+      if (
+        link === undefined &&
+        agent?.online &&
+        agent.replicaId !== replicaId &&
+        this.deps.peers.standing(agent.replicaId ?? "") === "silent"
+      ) {
         throw new TendonError(
           "UNAVAILABLE",
-          `hand agent "${agent.handAgentId}" is connected to another replica of the server; ask that one`,
+          `hand agent "${agent.handAgentId}" is connected to another replica of the server, which has no TENDON_PEER_URL; ask that one`,
           { replica_id: agent.replicaId ?? "" },
         );
       }
@@ -342,7 +349,8 @@ export class Executor {
   ): Promise<ExecutionRecord | undefined> {
     const execution = await this.deps.store.executions.requestStop({ executionKey, reason, lease });
     if (execution !== undefined && execution.result === undefined) {
-      this.links.find(execution.handAgentId ?? "")?.post(stopMessage(execution, reason));
+      const link = await this.links.locate(execution.handAgentId ?? "");
+      link?.post(stopMessage(execution, reason));
     }
     return execution;
   }

@@ -71,9 +71,9 @@ export class HandEndings {
   /** Has the agent remove what is left of an ended hand; false when that has to wait for the agent. */
   async destroy(hand: HandRecord): Promise<boolean> {
     if (hand.handAgentId === undefined) return true;
-    const link = this.links.find(hand.handAgentId);
-    if (link === undefined) return false;
     try {
+      const link = await this.links.locate(hand.handAgentId);
+      if (link === undefined) return false;
       const answer = await link.command(
         { case: "release", value: { handId: hand.handId } },
         this.deps.timing.releaseWaitMs,

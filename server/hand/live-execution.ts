@@ -30,7 +30,7 @@ interface Reader {
   stall: { readonly cursor: number; readonly sinceMs: number } | undefined;
 }
 
-/** The agent's stream of the execution; only the newest counts. */
+/** A stream of the execution's output, from its agent or from the replica that has it; only the newest counts. */
 export interface AgentStream {
   /** Where the agent shall start. */
   readonly resumeOffset: number;
@@ -38,8 +38,12 @@ export interface AgentStream {
   readonly signal: AbortSignal;
 }
 
+export type StreamSource = "agent" | "peer";
+
 export class LiveExecution {
   readonly execution: ExecutionRecord;
+  /** Another replica is expected to bring the rest of the output before the result. */
+  awaitsFeed = false;
   private readonly clock: Clock;
   private readonly readerStallMs: number;
   private readonly previews: OutputPreviews | undefined;
@@ -49,7 +53,10 @@ export class LiveExecution {
   private end = 0;
   private readonly readers = new Set<Reader>();
   private progressed: (() => void)[] = [];
-  private stream: { readonly controller: AbortController; readonly firstOffset: number } | undefined;
+  private stream:
+    | { readonly controller: AbortController; readonly firstOffset: number; readonly from: StreamSource }
+    | undefined;
+  private progressMs = Number.NEGATIVE_INFINITY;
   private rewinds = 0;
   private finished: ExecutionResult | undefined;
   private resolveDone!: (result: ExecutionResult) => void;
@@ -74,8 +81,23 @@ export class LiveExecution {
     return this.finished;
   }
 
+  /** Its agent talks to this replica about it. */
   get isStreaming(): boolean {
-    return this.stream !== undefined;
+    return this.stream?.from === "agent";
+  }
+
+  /** Another replica passes it on, and its output moved less than `withinMs` ago. */
+  isFed(withinMs: number): boolean {
+    return this.stream?.from === "peer" && this.clock.monotonicMs() - this.progressMs < withinMs;
+  }
+
+  /** Offset of the byte that comes next. */
+  get nextOffset(): number {
+    return this.end;
+  }
+
+  get hasReaders(): boolean {
+    return this.readers.size > 0;
   }
 
   get isIdle(): boolean {
@@ -86,13 +108,14 @@ export class LiveExecution {
     return this.end - this.base;
   }
 
-  /** The agent opened a stream and has the output from `firstOffset` on. */
-  openStream(firstOffset: number): AgentStream {
+  /** The agent, or a replica in its place, opened a stream and has the output from `firstOffset` on. */
+  openStream(firstOffset: number, from: StreamSource = "agent"): AgentStream {
     this.stream?.controller.abort(
       new TendonError("UNAVAILABLE", "another stream of this execution took over"),
     );
     const controller = new AbortController();
-    this.stream = { controller, firstOffset };
+    this.stream = { controller, firstOffset, from };
+    this.progressMs = this.clock.monotonicMs();
     const resumeOffset = Math.max(this.end, firstOffset);
     if (resumeOffset !== this.end) this.emptyRing(resumeOffset);
     return { resumeOffset, signal: controller.signal };
@@ -112,7 +135,9 @@ export class LiveExecution {
     if (fresh.length === 0) return;
     await this.waitForReaders(fresh.length, stream.signal);
     stream.signal.throwIfAborted();
-    this.previews?.push(this.end, fresh);
+    this.progressMs = this.clock.monotonicMs();
+    // What a replica passes on, that replica has shown to the watchers, here too.
+    if (this.isStreaming) this.previews?.push(this.end, fresh);
     this.chunks.push({ offset: this.end, data: fresh });
     this.end += fresh.length;
     this.dropBefore(this.end - RING_BYTES);

@@ -100,7 +100,7 @@ export class Provisioner implements Service {
         if (placed === undefined) continue;
         why = placed;
       } else {
-        const link = this.links.find(hand.handAgentId);
+        const link = await this.links.locate(hand.handAgentId);
         if (link !== undefined) {
           const outcome = await this.provisionOn(link, hand, leftMs);
           if (outcome !== undefined) return outcome;
@@ -133,7 +133,7 @@ export class Provisioner implements Service {
   }
 
   isReachable(agent: HandAgentRecord): boolean {
-    const link = this.links.find(agent.handAgentId);
+    const link = this.links.reach(agent);
     return link !== undefined && !link.draining;
   }
 

@@ -1,5 +1,5 @@
 /** Looks for what nobody else will notice: overdue executions, hands that wait for ever, agents that were revoked elsewhere. */
-import { messageOf } from "../../kit/errors.ts";
+import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { StaleHand } from "../store/hands.ts";
 import type { AgentConnections } from "./agent-connections.ts";
@@ -9,8 +9,10 @@ import type { ExecutionHub } from "./execution-hub.ts";
 import { stopMessage } from "./execution-messages.ts";
 import { loseAgent } from "./hand-control.ts";
 import type { HandEndings } from "./hand-endings.ts";
+import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { fromStoredText } from "./results.ts";
+import { sendUnsentCalls } from "./unsent-calls.ts";
 
 export interface SweeperParts {
   readonly connections: AgentConnections;
@@ -34,6 +36,8 @@ export class Sweeper implements Service {
   private readonly running = new Set<Promise<void>>();
   private stopped = false;
   private lastReapMs = Number.NEGATIVE_INFINITY;
+  /** When a stored result was first seen whose output still comes over another replica. */
+  private readonly seenMs = new WeakMap<LiveExecution, number>();
 
   constructor(deps: HandDeps, parts: SweeperParts) {
     this.deps = deps;
@@ -55,6 +59,9 @@ export class Sweeper implements Service {
   /** One round; rounds of one kind never overlap. */
   async sweep(): Promise<void> {
     await this.attempt("hand agents could not be touched", () => this.touchAgents());
+    await this.attempt("calls that were left behind could not be sent", () =>
+      sendUnsentCalls(this.deps, this.parts.connections),
+    );
     await this.attempt("overdue executions could not be ended", () => this.endOverdue());
     await this.attempt("stale hands could not be ended", () => this.endStale());
     await this.attempt("unowned hands could not be named", () => this.nameUnowned());
@@ -62,13 +69,24 @@ export class Sweeper implements Service {
 
   /** Results that another replica stored, for those who follow here. */
   async poll(): Promise<void> {
-    const keys = this.parts.hub.silent();
+    const keys = this.parts.hub.silent().map((live) => live.execution.executionKey);
     if (keys.length === 0) return;
     await this.attempt("results could not be looked up", async () => {
       for (const [key, result] of await this.deps.store.executions.results(keys)) {
+        const live = this.parts.hub.find(key);
+        if (live === undefined || this.isStillFed(live)) continue;
         this.parts.hub.finish(key, fromStoredText(result));
       }
     });
+  }
+
+  /** The replica that has the execution gets a while to bring the rest of its output before the result. */
+  private isStillFed(live: LiveExecution): boolean {
+    if (!live.awaitsFeed) return false;
+    const { clock, timing } = this.deps;
+    const sinceMs = this.seenMs.get(live) ?? clock.monotonicMs();
+    this.seenMs.set(live, sinceMs);
+    return clock.monotonicMs() - sinceMs < timing.feedStallMs || live.isFed(timing.feedStallMs);
   }
 
   private alone(everyMs: number, round: () => Promise<void>): () => void {
@@ -93,8 +111,14 @@ export class Sweeper implements Service {
   }
 
   private async touchAgents(): Promise<void> {
-    const ids = this.parts.connections.all().map((connection) => connection.handAgentId);
-    const { revoked } = await this.deps.store.handAgents.touch(ids);
+    const { revoked, moved } = await this.deps.store.handAgents.touch(this.parts.connections.all());
+    for (const handAgentId of moved) {
+      // Half-open here, and it did not wait for this side to find out.
+      this.parts.connections.cut(
+        handAgentId,
+        new TendonError("UNAVAILABLE", "the hand agent has connected to another replica"),
+      );
+    }
     for (const handAgentId of revoked)
       await loseAgent(this.deps, this.parts, handAgentId, "the hand agent was revoked");
   }

@@ -25,6 +25,10 @@ export interface HandTiming {
   readonly sweepEveryMs: number;
   /** How often results are looked for of executions whose agent talks to another replica, or to none. */
   readonly pollResultsMs: number;
+  /** A bound call that its agent was not told of by then was left behind by whoever bound it. */
+  readonly unsentAfterMs: number;
+  /** A feed from another replica that brought nothing for so long does not hold up a stored result. */
+  readonly feedStallMs: number;
   /** A hand that nobody owns is named to its agent so often; the second time it is destroyed (H1). */
   readonly reaperPeriodMs: number;
 }
@@ -42,6 +46,8 @@ export const HAND_TIMING: HandTiming = {
   keepOfflineMs: 24 * 3_600_000,
   sweepEveryMs: 5_000,
   pollResultsMs: 1_000,
+  unsentAfterMs: 2_000,
+  feedStallMs: 3_000,
   reaperPeriodMs: 60_000,
 };
 

@@ -9,6 +9,8 @@ import { HarnessServiceHandler } from "./service.ts";
 
 export interface HarnessArea extends Area {
   readonly dispatch: HarnessDispatch;
+  /** A holder on this replica, if there is one, is told that its lease is over. */
+  readonly lose: (sessionId: string, detail: string) => void;
 }
 
 export function createHarnessArea(deps: DispatcherDeps & { readonly replicas: ReplicasStore }): HarnessArea {
@@ -19,6 +21,7 @@ export function createHarnessArea(deps: DispatcherDeps & { readonly replicas: Re
     services: [bindService(HarnessService, service)],
     parts: [dispatcher],
     drain: (graceMs) => service.drain(graceMs),
+    lose: (sessionId, detail) => dispatcher.lose(sessionId, detail),
     dispatch: {
       async wake(sessionId) {
         const answer = await deps.leases.wake(sessionId);

@@ -112,6 +112,8 @@ const POLICY = new Map<string, Callers>([
     forwardExecution: PEER,
     forwardTunnel: PEER,
     forwardPreviews: PEER,
+    announceWatched: PEER,
+    forwardNotices: PEER,
   }),
   ...rows(ProxyService, { connect: PROXY, openTunnel: PROXY }),
   ...rows(SessionService, {

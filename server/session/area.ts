@@ -4,6 +4,7 @@ import type { Logger } from "../../kit/log.ts";
 import { bindService } from "../../kit/rpc/service.ts";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Area } from "../ports/area.ts";
+import type { PassPreviews, SessionsForPeers } from "../ports/peers.ts";
 import type { SessionDirectory } from "../ports/session-directory.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
@@ -19,6 +20,8 @@ export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub"> {
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
+  /** Previews for watchers of other replicas. Not set: they get none. */
+  readonly passPreviews?: PassPreviews;
   readonly retention: RetentionStore;
   readonly blobs: BlobStore;
   readonly log: Logger;
@@ -28,6 +31,7 @@ export interface SessionArea extends Area {
   readonly sessionLog: SessionLog;
   readonly sessionDirectory: SessionDirectory;
   readonly retention: Retention;
+  readonly forPeers: SessionsForPeers;
 }
 
 /** `dispatch` and `hands` are used only once calls come in, so they may be made after this. */
@@ -55,6 +59,12 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
           message: toSessionMessage(record),
         };
       },
+    },
+    forPeers: {
+      showPreviews: (sessionId, previews) => hub.showPreviews(sessionId, previews),
+      previewed: () => hub.previewed(),
+      onPreviewed: (listener) => hub.onPreviewed(listener),
+      ended: (sessionId) => hub.endedElsewhere(sessionId),
     },
     drain: (graceMs) => hub.drain(graceMs),
   };

@@ -12,6 +12,7 @@ import { messageOf } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
+import type { PassPreviews } from "../ports/peers.ts";
 import type { Advance } from "../ports/session-log.ts";
 import type { EventRecord, EventStore, HeadHint, HintListener } from "../store/events.ts";
 import { toEventMessage } from "./event-message.ts";
@@ -24,6 +25,8 @@ export interface HubDeps {
   /** Without one, other replicas' appends are found by asking. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
+  /** Previews of this replica's harnesses and hands, for the watchers of others. */
+  readonly passPreviews?: PassPreviews;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -44,6 +47,7 @@ export class Hub implements Service {
   private readonly sender: HintSender;
   private readonly watched = new Map<string, Watched>();
   private readonly listeners = new Set<(advance: Advance) => void>();
+  private readonly previewListeners = new Set<(sessionId: string, isWatched: boolean) => void>();
   private readonly told = new Map<string, bigint>();
   private draining = false;
   private onLastGone = () => {};
@@ -89,14 +93,19 @@ export class Hub implements Service {
     const watcher = new Watcher(sessionId, previews);
     if (this.draining) watcher.drain();
     const watched = this.watched.get(sessionId) ?? { watchers: new Set(), tail: new Tail() };
+    const isFirst = previews && !wantsPreviews(watched);
     watched.watchers.add(watcher);
     this.watched.set(sessionId, watched);
+    if (isFirst) this.tellPreviewed(sessionId, true);
     return watcher;
   }
 
   unwatch(watcher: Watcher): void {
     const watched = this.watched.get(watcher.sessionId);
-    watched?.watchers.delete(watcher);
+    const wasThere = watched?.watchers.delete(watcher);
+    if (wasThere && watcher.wantsPreviews && !wantsPreviews(watched!)) {
+      this.tellPreviewed(watcher.sessionId, false);
+    }
     if (watched?.watchers.size === 0) this.watched.delete(watcher.sessionId);
     if (this.watched.size === 0) this.onLastGone();
   }
@@ -129,7 +138,31 @@ export class Hub implements Service {
   }
 
   publishPreviews(sessionId: string, previews: readonly Preview[]): void {
+    this.showPreviews(sessionId, previews);
+    this.deps.passPreviews?.(sessionId, previews);
+  }
+
+  /** To the watchers here alone: what another replica has passed on goes no further. */
+  showPreviews(sessionId: string, previews: readonly Preview[]): void {
     for (const watcher of this.watched.get(sessionId)?.watchers ?? []) watcher.offer(previews);
+  }
+
+  previewed(): string[] {
+    return [...this.watched].filter(([, watched]) => wantsPreviews(watched)).map(([sessionId]) => sessionId);
+  }
+
+  onPreviewed(listener: (sessionId: string, isWatched: boolean) => void): () => void {
+    this.previewListeners.add(listener);
+    return () => this.previewListeners.delete(listener);
+  }
+
+  /** Archived or deleted on another replica: the database says which. */
+  endedElsewhere(sessionId: string): void {
+    if (this.watched.has(sessionId)) this.ask();
+  }
+
+  private tellPreviewed(sessionId: string, isWatched: boolean): void {
+    for (const listener of this.previewListeners) listener(sessionId, isWatched);
   }
 
   private tell(advance: Advance): void {
@@ -184,4 +217,9 @@ export class Hub implements Service {
     }
     for (const sessionId of missing) this.endWatchers(sessionId, "deleted");
   }
+}
+
+function wantsPreviews({ watchers }: Watched): boolean {
+  for (const watcher of watchers) if (watcher.wantsPreviews) return true;
+  return false;
 }

@@ -127,6 +127,15 @@ export interface ExecutionStore {
   openOfHand(handId: string): Promise<ExecutionRecord[]>;
   /** Results of those that have ended, by key. */
   results(executionKeys: readonly string[]): Promise<Map<string, string>>;
+  /**
+   * Executions without a result whose agent is connected to the replica, bound `boundForMs` ago or more; the newest
+   * first. Whoever bound them may have died before it sent them.
+   */
+  openAt(request: {
+    replicaId: string;
+    boundForMs: number;
+    limit: number;
+  }): Promise<{ executionKey: string; handAgentId: string; stopReason: string | undefined }[]>;
   /** Which of these keys are bound to the agent and have no result. */
   openKeys(handAgentId: string, executionKeys: readonly string[]): Promise<Set<string>>;
   /**

@@ -93,8 +93,13 @@ export interface HandAgentStore {
   }): Promise<{ generation: number; installationId: string }>;
   /** The connection of this generation ended; a newer one is left alone (H3). */
   disconnect(request: { handAgentId: string; generation: number }): Promise<void>;
-  /** Notes that these agents were heard from; gives the ids of those that have been revoked. */
-  touch(handAgentIds: readonly string[]): Promise<{ revoked: string[] }>;
+  /**
+   * Notes that these agents were heard from on these connections; gives the ids of those that have been revoked, and of
+   * those that have a newer connection by now.
+   */
+  touch(
+    connections: readonly { readonly handAgentId: string; readonly generation: number }[],
+  ): Promise<{ revoked: string[]; moved: string[] }>;
   /** A tool list by its digest. */
   toolList(digest: string): Promise<readonly ToolRecord[] | undefined>;
 }

@@ -51,6 +51,8 @@ export interface ReplicasStore {
   heartbeat(replicaId: string): Promise<boolean>;
   /** A replica that stops. Its public keys stay as long as its tokens may be shown. */
   retire(replicaId: string): Promise<void>;
+  /** The replicas that were seen lately, without this one. */
+  others(replicaId: string): Promise<Pick<ReplicaRow, "replicaId" | "peerUrl">[]>;
   /** JWK sets of all replicas whose tokens may still be shown, each as JSON text. */
   publicKeys(): Promise<string[]>;
 

@@ -10,6 +10,7 @@ import type { Client } from "../../kit/rpc/client.ts";
 import { readSettings } from "../../kit/settings/settings.ts";
 import { type ServerConfig, serverSettings } from "../../server/config.ts";
 import { Server } from "../../server/server.ts";
+import { freePort } from "./free-port.ts";
 
 export interface TestServerOptions {
   /** Of a test database; several servers may share one. Not set: an embedded Postgres in the data directory. */
@@ -18,6 +19,8 @@ export interface TestServerOptions {
   dataDir?: string;
   /** Further settings, as a user would write them. */
   settings?: Readonly<Record<string, string>>;
+  /** Whether other replicas reach it: at its own port, or at this URL. */
+  peers?: boolean | { port: number; url: string };
   /** With TLS: the certificates that `client` trusts. */
   caFile?: string;
   logLevel?: LogLevel;
@@ -33,8 +36,8 @@ export interface TestServer {
   readonly dataDir: string;
   /** An installation-wide admin's key; empty on a server that came to a database which had one. */
   readonly adminKey: string;
-  /** The key of the machine's own harness or proxy. */
-  localKey(role: "harness" | "proxy"): Promise<string>;
+  /** The key of the machine's own harness or proxy, or its own among replicas. */
+  localKey(role: "harness" | "proxy" | "peer"): Promise<string>;
   /** A client with this key (the admin's unless told otherwise; "" sends none), over a connection that `stop` closes. */
   client<S extends DescService>(service: S, key?: string): Client<S>;
   fetch(path: string, init?: RequestInit): Promise<Response>;
@@ -56,6 +59,7 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
     databaseUrl: _url,
     dataDir: _dir,
     settings: _settings,
+    peers = false,
     caFile: _caFile,
     logLevel = "error",
     ...rest
@@ -63,8 +67,11 @@ export async function startServer(options: TestServerOptions = {}): Promise<Test
   let config: ServerConfig;
   let server: Server;
   try {
+    const port = peers === true ? await freePort() : peers === false ? 0 : peers.port;
+    const peerUrl = peers === true ? `http://127.0.0.1:${port}` : peers === false ? undefined : peers.url;
     config = serverConfig({
-      TENDON_PORT: "0",
+      TENDON_PORT: String(port),
+      ...(peerUrl === undefined ? {} : { TENDON_PEER_URL: peerUrl }),
       TENDON_DATA_DIR: dataDir,
       TENDON_DATABASE_POOL: "5",
       ...(options.databaseUrl === undefined ? {} : { TENDON_DATABASE_URL: options.databaseUrl }),

@@ -86,7 +86,7 @@ export function createExecutionStore(pool: Pool): ExecutionStore {
 
 function lists(
   pool: Pool,
-): Pick<ExecutionStore, "openOfAgent" | "openOfHand" | "results" | "openKeys" | "overdue"> {
+): Pick<ExecutionStore, "openOfAgent" | "openOfHand" | "results" | "openAt" | "openKeys" | "overdue"> {
   return {
     async openOfAgent(handAgentId, limit) {
       const { rows } = await pool.query<ExecutionRow>(
@@ -108,6 +108,26 @@ function lists(
         [executionKeys],
       );
       return new Map(rows.map((row) => [row.execution_key, row.result]));
+    },
+    async openAt({ replicaId, boundForMs, limit }) {
+      const { rows } = await pool.query<{
+        execution_key: string;
+        hand_agent_id: string;
+        stop: string | null;
+      }>(
+        `select e.execution_key, e.hand_agent_id,
+           case when e.stop_requested_at is not null then e.stop_reason end as stop
+         from hand_agents a join executions e using (hand_agent_id)
+         where a.replica_id = $1 and e.finished_at is null and e.journal_id = a.journal_id
+           and e.bound_at < clock_timestamp() - $2 * interval '1 millisecond'
+         order by e.bound_at desc limit $3`,
+        [replicaId, boundForMs, limit],
+      );
+      return rows.map((row) => ({
+        executionKey: row.execution_key,
+        handAgentId: row.hand_agent_id,
+        stopReason: row.stop ?? undefined,
+      }));
     },
     async openKeys(handAgentId, executionKeys) {
       const { rows } = await pool.query<{ execution_key: string }>(

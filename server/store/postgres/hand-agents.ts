@@ -81,15 +81,22 @@ export function createHandAgentStore(pool: Pool): HandAgentStore {
         [handAgentId, generation],
       );
     },
-    async touch(handAgentIds) {
-      if (handAgentIds.length === 0) return { revoked: [] };
-      const { rows } = await pool.query<{ hand_agent_id: string; revoked: boolean }>(
-        `update hand_agents set last_seen_at = clock_timestamp() where hand_agent_id in
-           (select hand_agent_id from hand_agents where hand_agent_id = any($1) order by hand_agent_id for update)
-         returning hand_agent_id, revoked_at is not null as revoked`,
-        [handAgentIds],
+    async touch(connections) {
+      if (connections.length === 0) return { revoked: [], moved: [] };
+      const { rows } = await pool.query<{ hand_agent_id: string; revoked: boolean; moved: boolean }>(
+        `with held as (
+           select a.hand_agent_id, a.generation > c.generation as moved
+           from unnest($1::text[], $2::bigint[]) as c (hand_agent_id, generation) join hand_agents a using (hand_agent_id)
+           order by a.hand_agent_id for update of a)
+         update hand_agents a
+         set last_seen_at = case when held.moved then a.last_seen_at else clock_timestamp() end
+         from held where a.hand_agent_id = held.hand_agent_id
+         returning a.hand_agent_id, a.revoked_at is not null as revoked, held.moved`,
+        [connections.map(({ handAgentId }) => handAgentId), connections.map(({ generation }) => generation)],
       );
-      return { revoked: rows.filter((row) => row.revoked).map((row) => row.hand_agent_id) };
+      const idsOf = (which: "revoked" | "moved") =>
+        rows.filter((row) => row[which]).map((row) => row.hand_agent_id);
+      return { revoked: idsOf("revoked"), moved: idsOf("moved") };
     },
     toolList: (digest) => readToolList(pool, digest),
   };

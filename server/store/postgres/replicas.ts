@@ -49,7 +49,9 @@ export function createReplicasStore(pool: Pool): ReplicasStore {
   };
 }
 
-function replicaMethods(pool: Pool): Pick<ReplicasStore, "announce" | "heartbeat" | "retire" | "publicKeys"> {
+function replicaMethods(
+  pool: Pool,
+): Pick<ReplicasStore, "announce" | "heartbeat" | "retire" | "others" | "publicKeys"> {
   return {
     async announce({ replicaId, build, peerUrl, publicKeys }) {
       await pool.query(
@@ -74,6 +76,13 @@ function replicaMethods(pool: Pool): Pick<ReplicasStore, "announce" | "heartbeat
          update replicas set seen_at = ${SEEN} where replica_id = $1`,
         [replicaId],
       );
+    },
+    async others(replicaId) {
+      const { rows } = await pool.query<{ replica_id: string; peer_url: string }>(
+        `select replica_id, peer_url from replicas where replica_id <> $1 and seen_at > ${SEEN} order by replica_id`,
+        [replicaId],
+      );
+      return rows.map((row) => ({ replicaId: row.replica_id, peerUrl: row.peer_url }));
     },
     async publicKeys() {
       const { rows } = await pool.query<{ public_keys: string }>(

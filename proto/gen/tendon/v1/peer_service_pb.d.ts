@@ -220,6 +220,219 @@ export declare type ForwardPreviewsResponse = Message<"tendon.v1.ForwardPreviews
 export declare const ForwardPreviewsResponseSchema: GenMessage<ForwardPreviewsResponse>;
 
 /**
+ * Sessions whose previews the caller wants.
+ *
+ * @generated from message tendon.v1.AnnounceWatchedRequest
+ */
+export declare type AnnounceWatchedRequest = Message<"tendon.v1.AnnounceWatchedRequest"> & {
+  /**
+   * The caller's replica.
+   *
+   * @generated from field: string replica_id = 1;
+   */
+  replicaId: string;
+
+  /**
+   * Whether what was announced before is forgotten first.
+   *
+   * @generated from field: bool from_scratch = 2;
+   */
+  fromScratch: boolean;
+
+  /**
+   * Sessions that have such watchers now, at most 1000.
+   *
+   * @generated from field: repeated string watched = 3;
+   */
+  watched: string[];
+
+  /**
+   * Sessions that have none any more, at most 1000.
+   *
+   * @generated from field: repeated string unwatched = 4;
+   */
+  unwatched: string[];
+};
+
+/**
+ * Describes the message tendon.v1.AnnounceWatchedRequest.
+ * Use `create(AnnounceWatchedRequestSchema)` to create a new message.
+ */
+export declare const AnnounceWatchedRequestSchema: GenMessage<AnnounceWatchedRequest>;
+
+/**
+ * The announcement was taken.
+ *
+ * @generated from message tendon.v1.AnnounceWatchedResponse
+ */
+export declare type AnnounceWatchedResponse = Message<"tendon.v1.AnnounceWatchedResponse"> & {
+  /**
+   * The callee does not know what the caller announced before: announce everything, from scratch.
+   *
+   * @generated from field: bool start_over = 1;
+   */
+  startOver: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.AnnounceWatchedResponse.
+ * Use `create(AnnounceWatchedResponseSchema)` to create a new message.
+ */
+export declare const AnnounceWatchedResponseSchema: GenMessage<AnnounceWatchedResponse>;
+
+/**
+ * Things that happened.
+ *
+ * @generated from message tendon.v1.ForwardNoticesRequest
+ */
+export declare type ForwardNoticesRequest = Message<"tendon.v1.ForwardNoticesRequest"> & {
+  /**
+   * They, in order, at most 256.
+   *
+   * @generated from field: repeated tendon.v1.PeerNotice notices = 1;
+   */
+  notices: PeerNotice[];
+};
+
+/**
+ * Describes the message tendon.v1.ForwardNoticesRequest.
+ * Use `create(ForwardNoticesRequestSchema)` to create a new message.
+ */
+export declare const ForwardNoticesRequestSchema: GenMessage<ForwardNoticesRequest>;
+
+/**
+ * The notices were taken.
+ *
+ * @generated from message tendon.v1.ForwardNoticesResponse
+ */
+export declare type ForwardNoticesResponse = Message<"tendon.v1.ForwardNoticesResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.ForwardNoticesResponse.
+ * Use `create(ForwardNoticesResponseSchema)` to create a new message.
+ */
+export declare const ForwardNoticesResponseSchema: GenMessage<ForwardNoticesResponse>;
+
+/**
+ * One thing that happened.
+ *
+ * @generated from message tendon.v1.PeerNotice
+ */
+export declare type PeerNotice = Message<"tendon.v1.PeerNotice"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.PeerNotice.kind
+   */
+  kind: {
+    /**
+     * A hand agent was revoked.
+     *
+     * @generated from field: tendon.v1.HandAgentRevokedNotice hand_agent_revoked = 1;
+     */
+    value: HandAgentRevokedNotice;
+    case: "handAgentRevoked";
+  } | {
+    /**
+     * A session was archived or deleted.
+     *
+     * @generated from field: tendon.v1.SessionEndedNotice session_ended = 2;
+     */
+    value: SessionEndedNotice;
+    case: "sessionEnded";
+  } | {
+    /**
+     * A session's lease was taken from its holder.
+     *
+     * @generated from field: tendon.v1.LeaseWithdrawnNotice lease_withdrawn = 3;
+     */
+    value: LeaseWithdrawnNotice;
+    case: "leaseWithdrawn";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.PeerNotice.
+ * Use `create(PeerNoticeSchema)` to create a new message.
+ */
+export declare const PeerNoticeSchema: GenMessage<PeerNotice>;
+
+/**
+ * A hand agent was revoked.
+ *
+ * @generated from message tendon.v1.HandAgentRevokedNotice
+ */
+export declare type HandAgentRevokedNotice = Message<"tendon.v1.HandAgentRevokedNotice"> & {
+  /**
+   * The hand agent.
+   *
+   * @generated from field: string hand_agent_id = 1;
+   */
+  handAgentId: string;
+
+  /**
+   * Why, for people.
+   *
+   * @generated from field: string detail = 2;
+   */
+  detail: string;
+};
+
+/**
+ * Describes the message tendon.v1.HandAgentRevokedNotice.
+ * Use `create(HandAgentRevokedNoticeSchema)` to create a new message.
+ */
+export declare const HandAgentRevokedNoticeSchema: GenMessage<HandAgentRevokedNotice>;
+
+/**
+ * A session was archived or deleted.
+ *
+ * @generated from message tendon.v1.SessionEndedNotice
+ */
+export declare type SessionEndedNotice = Message<"tendon.v1.SessionEndedNotice"> & {
+  /**
+   * The session.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+};
+
+/**
+ * Describes the message tendon.v1.SessionEndedNotice.
+ * Use `create(SessionEndedNoticeSchema)` to create a new message.
+ */
+export declare const SessionEndedNoticeSchema: GenMessage<SessionEndedNotice>;
+
+/**
+ * A session's lease was taken from its holder.
+ *
+ * @generated from message tendon.v1.LeaseWithdrawnNotice
+ */
+export declare type LeaseWithdrawnNotice = Message<"tendon.v1.LeaseWithdrawnNotice"> & {
+  /**
+   * The session.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Why, for people.
+   *
+   * @generated from field: string detail = 2;
+   */
+  detail: string;
+};
+
+/**
+ * Describes the message tendon.v1.LeaseWithdrawnNotice.
+ * Use `create(LeaseWithdrawnNoticeSchema)` to create a new message.
+ */
+export declare const LeaseWithdrawnNoticeSchema: GenMessage<LeaseWithdrawnNotice>;
+
+/**
  * Between replicas of the server: reaches a connection that another replica holds. One hop at most: a replica that
  * does not hold the connection any more refuses.
  *
@@ -285,6 +498,38 @@ export declare const PeerService: GenService<{
     methodKind: "unary";
     input: typeof ForwardPreviewsRequestSchema;
     output: typeof ForwardPreviewsResponseSchema;
+  },
+  /**
+   * Tells which sessions the caller has watchers of that want previews. Said again at least every 5 s, also when
+   * nothing changed; after 15 s of silence the callee sends the caller no previews.
+   *
+   * Effect: the callee passes previews of these sessions on to the caller.
+   * Idempotency: the same again changes nothing.
+   * Fails: nothing of its own.
+   * Callers: peer.
+   *
+   * @generated from rpc tendon.v1.PeerService.AnnounceWatched
+   */
+  announceWatched: {
+    methodKind: "unary";
+    input: typeof AnnounceWatchedRequestSchema;
+    output: typeof AnnounceWatchedResponseSchema;
+  },
+  /**
+   * Tells what the caller has done to something whose connections the callee may hold. Lossy: whoever misses it finds
+   * out by looking at the database, later.
+   *
+   * Effect: the callee acts on its own connections.
+   * Idempotency: the same again changes nothing.
+   * Fails: nothing of its own.
+   * Callers: peer.
+   *
+   * @generated from rpc tendon.v1.PeerService.ForwardNotices
+   */
+  forwardNotices: {
+    methodKind: "unary";
+    input: typeof ForwardNoticesRequestSchema;
+    output: typeof ForwardNoticesResponseSchema;
   },
 }>;
 

@@ -1,0 +1,155 @@
+/** What other replicas may do with the agents that are connected here, and with nothing else: one hop at most. */
+import { TendonError } from "../../kit/errors.ts";
+import type { CommandResult, ConnectResponse } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandsForPeers } from "../ports/peers.ts";
+import type { ExecutionRecord } from "../store/executions.ts";
+import type { AgentConnection } from "./agent-connection.ts";
+import type { AgentConnections } from "./agent-connections.ts";
+import type { HandDeps } from "./deps.ts";
+import type { ExecutionHub } from "./execution-hub.ts";
+import { startMessage } from "./execution-messages.ts";
+import type { LiveExecution } from "./live-execution.ts";
+import { fromStoredText } from "./results.ts";
+
+/** A call may end before the replica that asked for it has begun to follow: its output is kept so long, and so much. */
+const ENDINGS_KEPT_MS = 5_000;
+const MAX_ENDINGS = 1_000;
+const MAX_ENDINGS_BYTES = 32 * 1024 * 1024;
+
+export class PeerAccess implements HandsForPeers {
+  private readonly deps: HandDeps;
+  private readonly connections: AgentConnections;
+  private readonly hub: ExecutionHub;
+  private readonly endings = new Map<string, { live: LiveExecution; stop: () => void }>();
+
+  constructor(deps: HandDeps, connections: AgentConnections, hub: ExecutionHub) {
+    this.deps = deps;
+    this.connections = connections;
+    this.hub = hub;
+  }
+
+  async command({
+    handAgentId,
+    generation,
+    command,
+    timeoutMs,
+  }: Parameters<HandsForPeers["command"]>[0]): Promise<CommandResult | undefined> {
+    const connection = this.connectionOf(handAgentId, generation);
+    const { kind } = command;
+    switch (kind.case) {
+      case "provision":
+        if (connection.draining) throw notHeld(handAgentId);
+        return connection.command(kind, timeoutMs);
+      case "release":
+      case "park":
+        return connection.command(kind, timeoutMs);
+      case "startExecution":
+        await this.start(connection, kind.value.executionKey);
+        return undefined;
+      case "stopExecution":
+        if (!connection.post(kind)) throw notHeld(handAgentId);
+        return undefined;
+      default:
+        throw notForPeers(kind);
+    }
+  }
+
+  /** The call is taken from the store, which says where it is bound: the other replica's word is not needed. */
+  private async start(connection: AgentConnection, executionKey: string): Promise<void> {
+    const execution = await this.deps.store.executions.find(executionKey);
+    const { handAgentId, journalId } = connection;
+    if (execution?.handAgentId !== handAgentId || execution.journalId !== journalId) {
+      throw notHeld(handAgentId);
+    }
+    if (execution.result !== undefined) return;
+    const live = this.hub.enter(execution);
+    void live.done.then(() => this.keepEnding(live));
+    if (!connection.post(startMessage(execution))) throw notHeld(handAgentId);
+  }
+
+  async *follow(
+    executionKey: string,
+    fromOffset: number,
+    signal: AbortSignal,
+  ): ReturnType<HandsForPeers["follow"]> {
+    const live = this.endings.get(executionKey)?.live ?? (await this.liveOf(executionKey));
+    if (!("read" in live)) {
+      yield { kind: { case: "result", value: fromStoredText(live.result!) } };
+      return;
+    }
+    const left = new AbortController();
+    const check = () => {
+      if (live.result === undefined && !this.holds(live.execution)) {
+        left.abort(notHeld(live.execution.handAgentId ?? ""));
+      }
+    };
+    const stopListening = this.connections.onChange(check);
+    try {
+      check();
+      for await (const { offset, data } of live.read(fromOffset, AbortSignal.any([signal, left.signal]))) {
+        yield { kind: { case: "output", value: { offset: BigInt(offset), data } } };
+      }
+      yield { kind: { case: "result", value: await live.done } };
+    } finally {
+      stopListening();
+      this.hub.leave(live);
+    }
+  }
+
+  cut(handAgentId: string, detail: string): void {
+    this.connections.cut(handAgentId, new TendonError("HAND_AGENT_REVOKED", detail));
+  }
+
+  private async liveOf(executionKey: string): Promise<LiveExecution | ExecutionRecord> {
+    const known = this.hub.find(executionKey);
+    if (known !== undefined) return known;
+    const execution = await this.deps.store.executions.find(executionKey);
+    if (execution === undefined) throw new TendonError("NOT_FOUND", "the execution is not known");
+    // It may have ended meanwhile, with its output kept.
+    const ending = this.endings.get(executionKey)?.live;
+    if (ending !== undefined) return ending;
+    if (execution.result !== undefined) return execution;
+    if (!this.holds(execution)) throw notHeld(execution.handAgentId ?? "");
+    return this.hub.enter(execution);
+  }
+
+  private holds({ handAgentId = "", journalId }: ExecutionRecord): boolean {
+    return this.connections.find(handAgentId)?.journalId === journalId;
+  }
+
+  private connectionOf(handAgentId: string, generation: number): AgentConnection {
+    const connection = this.connections.find(handAgentId);
+    if (connection === undefined || (generation !== 0 && connection.generation !== generation)) {
+      throw notHeld(handAgentId);
+    }
+    return connection;
+  }
+
+  private keepEnding(live: LiveExecution): void {
+    const { executionKey } = live.execution;
+    this.endings.get(executionKey)?.stop();
+    const stop = this.deps.clock.after(ENDINGS_KEPT_MS, () => this.endings.delete(executionKey));
+    this.endings.delete(executionKey);
+    this.endings.set(executionKey, { live, stop });
+    let bytes = 0;
+    for (const kept of this.endings.values()) bytes += kept.live.bufferedBytes;
+    for (const [key, oldest] of this.endings) {
+      if (this.endings.size <= MAX_ENDINGS && bytes <= MAX_ENDINGS_BYTES) break;
+      bytes -= oldest.live.bufferedBytes;
+      oldest.stop();
+      this.endings.delete(key);
+    }
+  }
+}
+
+function notHeld(handAgentId: string): TendonError {
+  return new TendonError("NO_HAND_AGENT", `this replica does not hold hand agent "${handAgentId}"`, {
+    hand_agent_id: handAgentId,
+  });
+}
+
+function notForPeers(kind: ConnectResponse["kind"]): TendonError {
+  return new TendonError("INVALID_FIELD", `command: "${kind.case}" is not for other replicas to send`, {
+    field: "command",
+  });
+}
