@@ -55,13 +55,14 @@ export interface Invocation {
   readonly settings: HandAgentSettings;
 }
 
-export const USAGE = `Usage: hand-agent [options]
+export const USAGE = `Usage: tendon hand-agent run [options]
 
 Hosts hands for a Tendon server. It dials out and opens no port.
 
   --url URL           where the server is (TENDON_URL)
-  --token TOKEN       join token, for the first start; other users of this machine can see it while the program
-                      runs: prefer TENDON_JOIN_TOKEN_FILE=FILE
+  --token-file FILE   file that holds the join token, for the first start (TENDON_JOIN_TOKEN_FILE)
+  --token TOKEN       the token itself; other users of this machine can see it while the program runs
+  --ca-file FILE      certificates (PEM) to trust for the server instead of the system's (TENDON_CA_FILE)
   --name NAME         name for people (TENDON_HAND_AGENT_NAME)
   --labels K=V,...    labels that environments select by (TENDON_HAND_AGENT_LABELS)
   --data-dir DIR      key, journal and hands (TENDON_HAND_AGENT_DATA_DIR)
@@ -77,6 +78,8 @@ It ends with 3 when the agent was revoked, with 4 when the server refuses the jo
 const OPTIONS = {
   url: { type: "string" },
   token: { type: "string" },
+  "token-file": { type: "string" },
+  "ca-file": { type: "string" },
   name: { type: "string" },
   labels: { type: "string" },
   "data-dir": { type: "string" },
@@ -99,8 +102,15 @@ export function readInvocation(argv: readonly string[]): Invocation {
     ["TENDON_HAND_AGENT_NAME", options.name],
     ["TENDON_HAND_AGENT_LABELS", options.labels],
     ["TENDON_HAND_AGENT_DATA_DIR", options["data-dir"]],
+    ["TENDON_CA_FILE", options["ca-file"]],
   ];
   for (const [name, value] of overrides) if (value !== undefined) environment[name] = value;
+  if (options.token !== undefined && options["token-file"] !== undefined)
+    throw new StartupError("give --token-file or --token, not both", 2);
+  if (options["token-file"] !== undefined) {
+    environment.TENDON_JOIN_TOKEN_FILE = options["token-file"];
+    delete environment.TENDON_JOIN_TOKEN;
+  }
   if (options.token !== undefined) {
     environment.TENDON_JOIN_TOKEN = options.token;
     delete environment.TENDON_JOIN_TOKEN_FILE;

@@ -4,9 +4,15 @@ import { BUILD } from "../kit/build.ts";
 import { systemClock } from "../kit/clock.ts";
 import { createLogger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
-import { printConfig } from "../kit/settings/print.ts";
+import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { SettingsError } from "../kit/settings/settings.ts";
-import { type HandAgentSettings, type Invocation, readInvocation, USAGE } from "./config.ts";
+import {
+  type HandAgentSettings,
+  handAgentSettings,
+  type Invocation,
+  readInvocation,
+  USAGE,
+} from "./config.ts";
 import { probeDrivers } from "./driver-offers.ts";
 import { DRIVERS } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
@@ -16,7 +22,7 @@ await runMain("hand-agent", async () => {
   const { command, once, settings } = invocation();
   switch (command) {
     case "help":
-      process.stdout.write(USAGE);
+      process.stdout.write(`${USAGE}\n${settingsHelp(handAgentSettings)}`);
       return 0;
     case "version":
       process.stdout.write(`${BUILD}\n`);

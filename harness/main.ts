@@ -6,7 +6,7 @@ import { messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
-import { printConfig, settingsTable } from "../kit/settings/print.ts";
+import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
@@ -19,9 +19,9 @@ import { openModelSource } from "./model-source.ts";
 
 const NAME = "tendon-harness";
 const OPTIONS = ["--print-config", "--help", "--version"];
-const HELP = `${NAME}: runs the brains of sessions
+const HELP = `A harness: runs the brains of sessions; dials the server
 
-Usage: ${NAME} [options]
+Usage: tendon harness [options]
   --print-config   shows the settings and where each comes from, without secrets
   --help, --version
 
@@ -110,7 +110,7 @@ async function main(): Promise<number> {
   const unknown = args.find((arg) => !OPTIONS.includes(arg));
   if (unknown !== undefined) throw new StartupError(`unknown option ${unknown}; see --help`, 2);
   if (args.includes("--version")) return print(BUILD);
-  if (args.includes("--help")) return print(HELP + settingsTable(harnessSettings));
+  if (args.includes("--help")) return print(HELP + settingsHelp(harnessSettings));
   const settings = readConfig();
   if (args.includes("--print-config")) return print(printConfig(settings));
   const log = createLogger(NAME, settings.values.TENDON_LOG_LEVEL);

@@ -5,8 +5,8 @@ import { dial } from "../kit/dial/dial.ts";
 import { newId } from "../kit/ids.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
-import { runMain, runProgram } from "../kit/program.ts";
-import { printConfig, settingsTable } from "../kit/settings/print.ts";
+import { runMain, runProgram, StartupError } from "../kit/program.ts";
+import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { type ProxyConfig, proxySettings, readConfig } from "./config.ts";
 import { type Inbound, listenInbound } from "./inbound.ts";
 import { loadOrCreateSealingKey, type SealingKeyPair } from "./sealing-key.ts";
@@ -14,6 +14,14 @@ import { ServerLink } from "./server-link.ts";
 
 const NAME = "tendon-mcp-proxy";
 const PROTOCOL_VERSION = 1;
+const OPTIONS = ["--print-config", "--help", "--version"];
+const HELP = `The proxy: opens sealed credentials towards MCP servers, git and APIs; dials the server
+
+Usage: tendon mcp-proxy [options]
+  --print-config   shows the settings and where each comes from, without secrets
+  --help, --version
+
+`;
 
 /** First the listener, whose port the server is told, then the connection. */
 class ProxyProgram implements Service {
@@ -69,11 +77,10 @@ function hello(url: string, { keyId, publicJwk }: SealingKeyPair) {
 
 async function main(): Promise<number | undefined> {
   const args = process.argv.slice(2);
+  const unknown = args.find((arg) => !OPTIONS.includes(arg));
+  if (unknown !== undefined) throw new StartupError(`unknown option ${unknown}; see --help`, 2);
   if (args.includes("--version")) return print(BUILD);
-  if (args.includes("--help"))
-    return print(
-      `${NAME}: opens sealed credentials towards MCP servers, git and APIs\n\n${settingsTable(proxySettings)}`,
-    );
+  if (args.includes("--help")) return print(HELP + settingsHelp(proxySettings));
   const settings = readConfig();
   if (args.includes("--print-config")) return print(printConfig(settings));
   const log = createLogger(NAME, settings.values.TENDON_LOG_LEVEL);
@@ -83,7 +90,7 @@ async function main(): Promise<number | undefined> {
 }
 
 function print(text: string): number {
-  process.stdout.write(`${text}\n`);
+  process.stdout.write(`${text.trimEnd()}\n`);
   return 0;
 }
 

@@ -2,20 +2,18 @@
 import { BUILD } from "../kit/build.ts";
 import { createLogger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
-import { printConfig, settingsTable } from "../kit/settings/print.ts";
+import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { readConfig, serverSettings } from "./config.ts";
 import { Server } from "./server.ts";
 
 const NAME = "tendon-server";
 
-const HELP = `${NAME}: the control plane of Tendon
+const HELP = `The server of Tendon: the log, its database, every service on one port
 
-Usage: ${NAME} [options]
+Usage: tendon server [options]
   --new-admin-key  makes a new admin key in the data directory: for when the file was lost
   --print-config   shows the settings and where each comes from, without secrets
   --help, --version
-
-Settings are environment variables; every secret may also come from the file that <NAME>_FILE names.
 
 `;
 
@@ -26,7 +24,7 @@ async function main(): Promise<number> {
   const unknown = args.find((arg) => !OPTIONS.includes(arg));
   if (unknown !== undefined) throw new StartupError(`unknown option ${unknown}; see --help`, 2);
   if (args.includes("--version")) return print(BUILD);
-  if (args.includes("--help")) return print(HELP + settingsTable(serverSettings));
+  if (args.includes("--help")) return print(HELP + settingsHelp(serverSettings));
   const settings = readConfig();
   if (args.includes("--print-config")) return print(printConfig(settings));
   const config = settings.values;

@@ -1,8 +1,6 @@
 /** `tendon server`, `harness`, `mcp-proxy` and `hand-agent run`: the program goes on in this process. */
 import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
-import { StartupError } from "../../kit/program.ts";
-import { EXIT_USAGE } from "../command.ts";
 import { overrideSettings } from "../config.ts";
 import { type ProgramName, programFile } from "../program-files.ts";
 
@@ -27,7 +25,7 @@ export function addProgramCommands(program: Command): void {
   }
 }
 
-/** Options go to the program as they are, but for those that only this command has. */
+/** Options go to the program as they are; those that every command takes may also stand before. */
 export function addHandAgentRun(handAgent: Command): void {
   handAgent
     .command("run [arguments...]")
@@ -39,24 +37,9 @@ export function addHandAgentRun(handAgent: Command): void {
     .action(async (_arguments: string[], _options: object, command: Command) => {
       const { url, caFile } = command.optsWithGlobals<{ url?: string; caFile?: string }>();
       const given = process.argv.slice(process.argv.indexOf("run") + 1);
-      const { value: tokenFile, rest } = takeOption(given, "--token-file");
-      const { rest: args } = takeOption(rest, "--ca-file");
-      overrideSettings({ TENDON_URL: url, TENDON_CA_FILE: caFile, TENDON_JOIN_TOKEN_FILE: tokenFile });
-      await becomeProgram("hand-agent", args);
+      overrideSettings({ TENDON_URL: url, TENDON_CA_FILE: caFile });
+      await becomeProgram("hand-agent", given);
     });
-}
-
-/** An option's value, and the arguments without it. */
-export function takeOption(
-  args: readonly string[],
-  name: string,
-): { value: string | undefined; rest: readonly string[] } {
-  const index = args.findIndex((arg) => arg === name || arg.startsWith(`${name}=`));
-  if (index < 0) return { value: undefined, rest: args };
-  const isJoined = args[index] !== name;
-  const value = isJoined ? args[index]!.slice(name.length + 1) : args[index + 1];
-  if (!value) throw new StartupError(`${name} needs a file`, EXIT_USAGE);
-  return { value, rest: args.toSpliced(index, isJoined ? 1 : 2) };
 }
 
 /** Resolves when the program has ended; most of them end the process before. */

@@ -11,6 +11,36 @@ export function printConfig<T extends SettingsTable>(settings: Settings<T>): str
   return `${lines.join("\n")}\n`;
 }
 
+/** The settings as plain text, for `--help`: names on lines of their own, what they mean below, no wider than 100 columns. */
+export function settingsHelp(table: SettingsTable): string {
+  const entries = Object.entries(table).map(([name, setting]) => {
+    const names = [name, ...(setting.aliases ?? []), ...(setting.secret ? [`${name}_FILE`] : [])].join(", ");
+    const value = setting.required ? "must be set" : plainDefault(setting);
+    const lines = wrapped(setting.help, HELP_WIDTH - HELP_INDENT.length).map((line) => HELP_INDENT + line);
+    return [`  ${names}${value === "" ? "" : ` (${value})`}`, ...lines].join("\n");
+  });
+  return `Settings, as environment variables; <NAME>_FILE names a file that holds the value:\n\n${entries.join("\n")}\n`;
+}
+
+const HELP_WIDTH = 100;
+const HELP_INDENT = "      ";
+
+function plainDefault(setting: Setting): string {
+  if (setting.default === undefined || setting.default === "") return "";
+  return `default: ${setting.secret ? "[secret]" : valueText(setting.default)}`;
+}
+
+function wrapped(text: string, width: number): string[] {
+  const lines = [""];
+  for (const word of text.split(/\s+/)) {
+    const line = lines.at(-1)!;
+    if (line === "") lines[lines.length - 1] = word;
+    else if (line.length + 1 + word.length <= width) lines[lines.length - 1] = `${line} ${word}`;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 /** The settings as a Markdown table, for the documentation. */
 export function settingsTable(table: SettingsTable): string {
   const rows = Object.entries(table).map(([name, setting]) => {

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, expect, expectTypeOf, test } from "vitest";
 import { duration, durationText, flag, integer, list, oneOf, port, text, url } from "./parsers.ts";
-import { printConfig, settingsTable } from "./print.ts";
+import { printConfig, settingsHelp, settingsTable } from "./print.ts";
 import { defineSettings, readSettings, SettingsError, settingNames } from "./settings.ts";
 
 const table = defineSettings({
@@ -131,6 +131,18 @@ test("the table for the documentation has every setting, and a secret's file", (
   expect(rows[4]).toBe("| `TENDON_API_KEY`<br>`TENDON_API_KEY_FILE` |  | The key of this program. |");
   expect(rows[5]).toContain("must be set | Where clear HTTP/2 goes: auto \\| mixed.");
   expect(settingNames(table)).toContain("TENDON_API_KEY_FILE");
+});
+
+test("the help is plain text: names, default and meaning, no wider than a terminal", () => {
+  const help = settingsHelp({
+    ...table,
+    TENDON_LONG: { parse: text(), help: "many words ".repeat(20).trim() },
+  });
+  expect(help).toContain("  TENDON_PORT (default: 7400)\n      The port for everything.\n");
+  expect(help).toContain("  TENDON_API_KEY, TENDON_API_KEY_FILE\n");
+  expect(help).toContain("  TENDON_MODE (must be set)\n");
+  expect(help).not.toMatch(/[`|]{2}|^\|/m);
+  expect(Math.max(...help.split("\n").map((line) => line.length))).toBeLessThanOrEqual(100);
 });
 
 test("parsers say what they want", () => {
