@@ -77,7 +77,7 @@ export interface ReadRequest {
   /** Empty: all. */
   readonly types?: readonly string[];
   readonly limit: number;
-  /** Of payload and internal as they are returned; at least one event is. */
+  /** Of payload and internal as they are returned; what is left out counts a sixty-fourth. At least one event is returned. */
   readonly maxBytes: number;
   readonly inlineLimitBytes: number;
   readonly withInternal: boolean;

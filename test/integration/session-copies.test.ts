@@ -8,6 +8,7 @@ import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.
 import { EventText, type SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Principal } from "../../server/ports/principal.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
+import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
 import { trickyPayloads } from "../kit/tricky-payloads.ts";
@@ -270,6 +271,24 @@ describe("forks", () => {
     expect(await failure(client.forkSession({ sessionId }))).toMatchObject({ reason: "NOT_FOUND" });
   });
 
+  test("an origin that is deleted meanwhile gives a whole fork or none", async () => {
+    for (let round = 0; round < 5; round++) {
+      const sessionId = await world.newSession();
+      await database.pool().query(
+        `insert into events (session_id, position, event_id, type, payload)
+           select $1, n, 'sevt_' || n, 'acme.noted', '{}' from generate_series(1, 9000) n`,
+        [sessionId],
+      );
+      await database.pool().query("update sessions set head = 9000 where session_id = $1", [sessionId]);
+      const forking = client.forkSession({ sessionId }).catch((error: unknown) => error as TendonError);
+      await Promise.all([forking, client.deleteSession({ sessionId })]);
+      const fork = await forking;
+      if (isTendonError(fork)) expect(fork.reason).toBe("NOT_FOUND");
+      else expect(await rowsOf(fork.session!.id)).toHaveLength(9001);
+    }
+    expect(await leftovers()).toBe(0);
+  }, 60_000);
+
   test("100,000 events fork within 30 s and are seen all at once", async () => {
     const sessionId = await world.newSession();
     await database.pool().query(
@@ -442,6 +461,21 @@ describe("export and import", () => {
     expect(await leftovers()).toBe(0);
   });
 
+  test("an import whose caller goes away leaves nothing", async () => {
+    const { sessionId } = await talk();
+    const log = await exported(sessionId);
+    const call = admin.importSession();
+    await call.send({ kind: { case: "start", value: {} } });
+    await call.send({ kind: { case: "chunk", value: log.subarray(0, log.length - 200) } });
+    await eventually(async () => {
+      const { rows } = await database.pool().query("select 1 from unfinished_logs");
+      return rows.length === 1;
+    });
+    call.cancel();
+    await failure(call.end());
+    await eventually(async () => (await leftovers()) === 0);
+  });
+
   test("another workspace's environments and agents are not taken over; a named environment must be the importer's", async () => {
     const { sessionId } = await talk();
     const log = await exported(sessionId, false);
@@ -528,6 +562,20 @@ describe("large events", () => {
     const copied = await collect(client.readPayload({ sessionId: fork.session!.id, eventId }));
     expect(copied.equals(whole)).toBe(true);
   }, 60_000);
+
+  test("a slice of many events that are left out for their size ends before their digests take long, and goes on", async () => {
+    const sessionId = await world.newSession();
+    await database.pool().query(
+      `insert into events (session_id, position, event_id, type, payload)
+         select $1, n, 'sevt_' || n, 'acme.noted', '{"a":"' || repeat('x', 8 * 1024 * 1024) || '"}' from generate_series(1, 40) n`,
+      [sessionId],
+    );
+    await database.pool().query("update sessions set head = 40 where session_id = $1", [sessionId]);
+    const first = await client.getEvents({ sessionId });
+    expect(first).toMatchObject({ hasMore: true, head: 40n });
+    expect(first.events.length).toBeLessThanOrEqual(16);
+    expect(await eventsOf(sessionId)).toHaveLength(40);
+  }, 30_000);
 
   test("a brain's large internal comes with its lease; a fenced one is refused", async () => {
     const sessionId = await world.newSession();

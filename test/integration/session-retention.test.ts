@@ -5,6 +5,7 @@ import type { Client } from "../../kit/rpc/client.ts";
 import type { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
+import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
@@ -152,6 +153,41 @@ describe("deletion", () => {
     );
     await second.area.retention.round();
     expect(await traces([sessionId])).toEqual({});
+  });
+});
+
+describe("copies that nobody finishes", () => {
+  test("are erased by any replica once they were left alone for an hour, and whoever comes back then is refused", async () => {
+    const copies = createLogCopyStore(database.pool());
+    const [left, young] = [newId("session"), newId("session")];
+    const eventsOf = (first: number) =>
+      Array.from({ length: 10 }, (_, n) => ({
+        id: newId("event"),
+        position: first + n,
+        type: "acme.noted",
+        threadId: "",
+        createdAt: new Date(),
+        payload: "{}",
+        internal: undefined,
+        answers: undefined,
+      }));
+    for (const sessionId of [left, young]) {
+      await copies.begin(sessionId);
+      expect(await copies.add(sessionId, eventsOf(1))).toBeUndefined();
+    }
+    await database
+      .pool()
+      .query("update unfinished_logs set touched_at = now() - interval '61 minutes' where session_id = $1", [
+        left,
+      ]);
+    await second.area.retention.round();
+    expect(await traces([left])).toEqual({});
+    const refused = await copies.add(left, eventsOf(11)).catch((error: unknown) => error);
+    expect(isTendonError(refused, "UNAVAILABLE")).toBe(true);
+    expect(await traces([left])).toEqual({});
+    expect(await copies.add(young, eventsOf(11))).toBeUndefined();
+    await copies.discard(young);
+    expect(await traces([young])).toEqual({});
   });
 });
 

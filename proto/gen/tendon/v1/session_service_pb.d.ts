@@ -603,7 +603,8 @@ export declare type GetEventsRequest = Message<"tendon.v1.GetEventsRequest"> & {
   limit: number;
 
   /**
-   * At most so many bytes of payload and internal, up to 2 MiB (also the default); at least one event is returned.
+   * At most so many bytes of payload and internal, up to 2 MiB (also the default); what is left out for its size counts a
+   * sixty-fourth. At least one event is returned.
    *
    * @generated from field: int32 max_bytes = 5;
    */

@@ -1,0 +1,63 @@
+import { expect, test } from "vitest";
+import { LogFold } from "./log-fold.ts";
+
+/** Folds events a second apart. */
+function folded(...events: [type: string, payload?: object][]): LogFold {
+  const fold = new LogFold();
+  for (const [index, [type, payload = {}]] of events.entries()) {
+    const position = index + 1;
+    fold.add({ type, payload: JSON.stringify(payload), position, createdAt: new Date(position * 1000) });
+  }
+  return fold;
+}
+
+const usage = { model_usage: { input_tokens: 3, output_tokens: 2, cache_read_input_tokens: 1 } };
+
+test("status, time and usage are what appending the events would have left", () => {
+  const fold = folded(
+    ["user.message"],
+    ["session.status_running"],
+    ["span.model_request_end", usage],
+    ["session.status_running"],
+    ["session.status_rescheduled"],
+    ["session.status_running"],
+    ["span.model_request_end", usage],
+    ["session.status_idle", { stop_reason: { type: "end_turn" } }],
+  );
+  expect(fold).toMatchObject({ status: "idle", stopReason: "end_turn", activeMs: 3_000 + 2_000 });
+  expect(fold).toMatchObject({ modelRequests: 2, tokens: [6, 4, 2, 0] });
+});
+
+test("a fork begins at rest and owes nothing of what its origin had used", () => {
+  const fold = folded(
+    ["session.status_running"],
+    ["span.model_request_end", usage],
+    ["session.forked", { origin_session_id: "sesn_1", position: 2 }],
+  );
+  expect(fold).toMatchObject({
+    status: "idle",
+    stopReason: "",
+    activeMs: 0,
+    modelRequests: 0,
+    tokens: [0, 0, 0, 0],
+  });
+});
+
+test("an input counts as taken in by the first event that says so, and a result names its call", () => {
+  const fold = folded(
+    ["brain.inputs_consumed", { event_ids: ["sevt_1", "sevt_2"] }],
+    ["brain.inputs_consumed", { event_ids: ["sevt_2", "sevt_3"] }],
+  );
+  expect([...fold.consumed]).toEqual([
+    ["sevt_1", 1],
+    ["sevt_2", 1],
+    ["sevt_3", 2],
+  ]);
+  const result = {
+    type: "agent.tool_result",
+    payload: '{"tool_use_id":"sevt_1"}',
+    position: 3,
+    createdAt: new Date(),
+  };
+  expect(fold.add(result)).toEqual({ answers: "sevt_1" });
+});
