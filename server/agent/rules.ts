@@ -1,5 +1,6 @@
 /** What an agent may be, beyond what the proto's own rules say. Errors name the field's path in the request. */
 import { invalidField } from "../../kit/errors.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
 
 /** Names of the tools that hands bring, and of the one that reaches hands which came later. */
@@ -9,6 +10,7 @@ const LOOPBACK = new Set(["localhost", "127.0.0.1", "[::1]"]);
 
 /** Throws INVALID_FIELD for the first thing that is wrong. */
 export function checkAgentSpec(spec: AgentSpec): void {
+  refuseNul(spec, "spec");
   if (spec.loopSettings !== "") parseObject("spec.loop_settings", spec.loopSettings);
   checkMcpServers(spec.mcpServers);
   checkToolsets(spec.tools);

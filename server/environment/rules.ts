@@ -1,5 +1,6 @@
 /** What an environment may be, beyond what the proto's own rules say. Errors name the field's path in the request. */
 import { invalidField } from "../../kit/errors.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import { type EnvironmentSpec, type Network, NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 
 const VARIABLE_NAME = /^[A-Za-z_][A-Za-z0-9_]{0,127}$/;
@@ -13,6 +14,7 @@ const MAX_IDLE_MS = 30 * 86_400_000;
 
 /** Throws INVALID_FIELD for the first thing that is wrong. */
 export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
+  refuseNul(spec, "spec");
   if (!POOL.test(spec.pool)) throw invalidField("spec.pool", "must be lower-case letters, digits, _ and -");
   checkLabels(spec.labels);
   checkVariables(spec.variables);
@@ -34,7 +36,6 @@ function checkVariables(variables: Readonly<Record<string, string>>): void {
   for (const [name, value] of Object.entries(variables)) {
     const path = `spec.variables["${name.slice(0, MAX_LABEL_CHARS)}"]`;
     if (!VARIABLE_NAME.test(name)) throw invalidField(path, "a variable's name has letters, digits and _");
-    if (value.includes("\0")) throw invalidField(path, "must not contain U+0000");
     if (value.length > MAX_VARIABLE_CHARS)
       throw invalidField(path, `must have at most ${MAX_VARIABLE_CHARS} characters`);
   }

@@ -3,6 +3,7 @@ import { toJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Environment } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { type Budget, BudgetSchema } from "../../proto/gen/tendon/v1/session_pb.js";
@@ -62,17 +63,21 @@ export function budgetText(budget: Budget | undefined): string {
 }
 
 /** Postgres keeps no NUL in a text. */
-export function checkTexts(texts: {
+export function checkTexts({
+  requestId,
+  title,
+  metadata,
+  vaultIds,
+}: {
   requestId?: string;
   title?: string | undefined;
-  vaultIds?: string[];
+  metadata?: Readonly<Record<string, string>>;
+  vaultIds?: readonly string[];
 }): void {
-  const check = (text: string | undefined, path: string) => {
-    if (text?.includes("\0")) throw invalidField(path, "must not hold a NUL character");
-  };
-  check(texts.requestId, "request_id");
-  check(texts.title, "title");
-  for (const [index, id] of (texts.vaultIds ?? []).entries()) check(id, `vault_ids[${index}]`);
+  refuseNul(requestId, "request_id");
+  refuseNul(title, "title");
+  refuseNul(metadata, "metadata");
+  refuseNul(vaultIds, "vault_ids");
 }
 
 function hashOf(request: CreateSessionRequest): Buffer {

@@ -118,7 +118,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {
     const { sessionId, title, metadata, budget } = request;
     await this.checkPlace(sessionId, context);
-    checkTexts({ title });
+    checkTexts({ title, metadata });
     const change = { sessionId, title, metadata, budget: budget && budgetText(budget) };
     return this.changed(await this.deps.sessions.update(change));
   }

@@ -330,3 +330,29 @@ describe("the stream", () => {
     expect((await second.assigned(sessionId)).silentDeaths).toBe(0);
   });
 });
+
+describe("one agent that is odd", () => {
+  test("does not keep anybody from work: what Postgres cannot read as JSON is taken for the default loop", async () => {
+    const odd = await createSession();
+    await database
+      .pool()
+      .query(
+        'update sessions set agent = replace(agent, \'"name":"t"\', \'"name":"a\\u0000b"\') where session_id = $1',
+        [odd],
+      );
+    const plain = await createSession();
+    const h = harness(a);
+    await h.assigned(plain);
+    await h.assigned(odd);
+  });
+
+  test("a NUL in what people name or describe is refused with the path of its field", async () => {
+    const agents = a.client(AgentService);
+    const field = (path: string) => ({ reason: "INVALID_FIELD", metadata: { field: path } });
+    await expect(agents.createAgent({ spec: { name: "p", system: "a\0b" } })).rejects.toMatchObject(
+      field("spec.system"),
+    );
+    const session = a.client(SessionService).createSession({ agentId, metadata: { k: "\0" } });
+    await expect(session).rejects.toMatchObject(field('metadata["k"]'));
+  });
+});

@@ -48,7 +48,7 @@ const fullSpec = {
   name: "reviewer",
   description: "reads code",
   model: { id: "some-model", maxOutputTokens: 4_000, thinkingBudgetTokens: 1_024, effort: "high" },
-  system: "Be kind.\n\u0000\u{1f600}",
+  system: "Be kind.\n\u0001\u{1f600}",
   tools: [
     {
       kind: {

@@ -6,7 +6,7 @@ import type { Pool } from "./pool.ts";
 const HAS_WORK = "work_position > rested_position and archived_at is null";
 const WAITS = `${HAS_WORK} and (not_before is null or not_before <= clock_timestamp())
   and (lease_id is null or lease_expires_at <= clock_timestamp())`;
-const WAITING_COLUMNS = `session_id, workspace_id, silent_deaths, coalesce(nullif(agent::json #>> '{spec,loop}', ''), 'claude') as loop`;
+const WAITING_COLUMNS = "session_id, workspace_id, silent_deaths, loop";
 const LEASE_COLUMNS = "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths";
 const END_LEASE =
   "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = null";
