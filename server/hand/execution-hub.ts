@@ -19,6 +19,7 @@ export class ExecutionHub {
   private readonly options: ExecutionHubOptions;
   private readonly live = new Map<string, LiveExecution>();
   private entered: (live: LiveExecution) => void = () => {};
+  private finished: (live: LiveExecution) => void = () => {};
 
   constructor(options: ExecutionHubOptions) {
     this.options = options;
@@ -49,12 +50,19 @@ export class ExecutionHub {
   finish(executionKey: string, result: ExecutionResult): void {
     const live = this.live.get(executionKey);
     this.live.delete(executionKey);
-    live?.finish(result);
+    if (live === undefined) return;
+    live.finish(result);
+    this.finished(live);
   }
 
   /** Those that are followed here but whose agent does not talk to this replica about them. */
   silent(): LiveExecution[] {
     return [...this.live.values()].filter((live) => !live.isStreaming);
+  }
+
+  /** Calls `listener` with every entry that has got its result. */
+  onFinish(listener: (live: LiveExecution) => void): void {
+    this.finished = listener;
   }
 
   /** Calls `listener` with every entry that is made. */

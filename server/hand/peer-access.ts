@@ -11,7 +11,7 @@ import { startMessage } from "./execution-messages.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import { fromStoredText } from "./results.ts";
 
-/** A call may end before the replica that asked for it has begun to follow: its output is kept so long, and so much. */
+/** A call may end while those on other replicas who want its output are not here yet: it is kept so long, and so much. */
 const ENDINGS_KEPT_MS = 5_000;
 const MAX_ENDINGS = 1_000;
 const MAX_ENDINGS_BYTES = 32 * 1024 * 1024;
@@ -21,11 +21,15 @@ export class PeerAccess implements HandsForPeers {
   private readonly connections: AgentConnections;
   private readonly hub: ExecutionHub;
   private readonly endings = new Map<string, { live: LiveExecution; stop: () => void }>();
+  private endingsBytes = 0;
+  /** Calls that another replica had started here. */
+  private readonly forwarded = new WeakSet<LiveExecution>();
 
   constructor(deps: HandDeps, connections: AgentConnections, hub: ExecutionHub) {
     this.deps = deps;
     this.connections = connections;
     this.hub = hub;
+    hub.onFinish((live) => this.ended(live));
   }
 
   async command({
@@ -62,8 +66,7 @@ export class PeerAccess implements HandsForPeers {
       throw notHeld(handAgentId);
     }
     if (execution.result !== undefined) return;
-    const live = this.hub.enter(execution);
-    void live.done.then(() => this.keepEnding(live));
+    this.forwarded.add(this.hub.enter(execution));
     if (!connection.post(startMessage(execution))) throw notHeld(handAgentId);
   }
 
@@ -125,20 +128,30 @@ export class PeerAccess implements HandsForPeers {
     return connection;
   }
 
+  private ended(live: LiveExecution): void {
+    if (!this.deps.peers.hasOthers()) return;
+    // Whoever reads it here has it; who else wants it may be on the way.
+    if (this.forwarded.has(live) || !live.hasReaders) this.keepEnding(live);
+  }
+
   private keepEnding(live: LiveExecution): void {
     const { executionKey } = live.execution;
-    this.endings.get(executionKey)?.stop();
-    const stop = this.deps.clock.after(ENDINGS_KEPT_MS, () => this.endings.delete(executionKey));
-    this.endings.delete(executionKey);
+    this.forgetEnding(executionKey);
+    const stop = this.deps.clock.after(ENDINGS_KEPT_MS, () => this.forgetEnding(executionKey));
     this.endings.set(executionKey, { live, stop });
-    let bytes = 0;
-    for (const kept of this.endings.values()) bytes += kept.live.bufferedBytes;
-    for (const [key, oldest] of this.endings) {
-      if (this.endings.size <= MAX_ENDINGS && bytes <= MAX_ENDINGS_BYTES) break;
-      bytes -= oldest.live.bufferedBytes;
-      oldest.stop();
-      this.endings.delete(key);
+    this.endingsBytes += live.bufferedBytes;
+    for (const oldest of this.endings.keys()) {
+      if (this.endings.size <= MAX_ENDINGS && this.endingsBytes <= MAX_ENDINGS_BYTES) break;
+      this.forgetEnding(oldest);
     }
+  }
+
+  private forgetEnding(executionKey: string): void {
+    const ending = this.endings.get(executionKey);
+    if (ending === undefined) return;
+    ending.stop();
+    this.endings.delete(executionKey);
+    this.endingsBytes -= ending.live.bufferedBytes;
   }
 }
 

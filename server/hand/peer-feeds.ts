@@ -86,7 +86,6 @@ export class PeerFeeds implements Service {
       try {
         const replicaId = await this.agents.holder(live.execution.handAgentId ?? "", attempt > 1);
         if (replicaId !== undefined && !stop.aborted && this.isWanted(live)) {
-          live.awaitsFeed = true;
           await this.feedFrom(replicaId, live, stop);
         }
       } catch (error) {
@@ -97,7 +96,6 @@ export class PeerFeeds implements Service {
           );
         }
       }
-      live.awaitsFeed = false;
       if (live.result !== undefined) return;
       await this.deps.clock.sleep(AGAIN_AFTER_MS, stop).catch(() => {});
     }

@@ -7,6 +7,8 @@ export interface TcpRelay {
   readonly connections: number;
   /** From now on nothing passes on the connections that are open; new ones work. */
   freeze(): void;
+  /** Breaks the connections that are open; new ones work. */
+  cut(): void;
   close(): Promise<void>;
 }
 
@@ -41,6 +43,9 @@ export async function startTcpRelay(targetPort: number): Promise<TcpRelay> {
     },
     freeze() {
       for (const socket of sockets) frozen.add(socket);
+    },
+    cut() {
+      for (const socket of sockets) socket.destroy();
     },
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
