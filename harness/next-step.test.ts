@@ -50,6 +50,13 @@ describe("the next step", () => {
     expect(stepAfter([["system.message"]])).toEqual({ kind: "rest" });
   });
 
+  it("is to rest in a session that ended, and to go on in its fork", () => {
+    const ended = [message, ["session.status_terminated"]] as const;
+    expect(stepAfter([...ended])).toEqual({ kind: "rest" });
+    const fork = [...ended, ["session.forked", { origin_session_id: "sesn_1", position: 2 }]] as const;
+    expect(stepAfter([...fork])).toMatchObject({ kind: "ask", inputs: [{ eventId: "e1" }] });
+  });
+
   it("is to ask the model with all that waits, as a new turn", () => {
     const step = stepAfter([message, ["system.message"], message]);
     expect(step).toMatchObject({

@@ -196,7 +196,7 @@ async function describe(
     CreateSessionRequestSchema,
     create(CreateSessionRequestSchema, { agentId: agent.id, title, metadata }),
   );
-  checkTexts({ title });
+  checkTexts({ title, metadata });
   const isUsable = async (id: string) => {
     const found = id === "" || id.includes("\0") ? undefined : await deps.environments.find(id);
     return found !== undefined && found.workspaceId === workspaceId && !found.archivedAt;
