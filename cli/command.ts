@@ -32,8 +32,8 @@ export function onAction<Options extends object>(command: Command, handler: Hand
   command.action(async (...all: unknown[]) => {
     const self = all.at(-1) as Command;
     const options = self.optsWithGlobals() as Options & GlobalOptions;
-    const output = createOutput(options.json === true);
     const config = readConfig();
+    const output = outputFor(options, config);
     const target = await findTarget(options, config);
     const api = connectTo(target);
     try {
@@ -46,6 +46,10 @@ export function onAction<Options extends object>(command: Command, handler: Hand
       api.close();
     }
   });
+}
+
+export function outputFor({ json, color }: GlobalOptions, config: CliConfig): Output {
+  return createOutput({ json: json === true, isPlain: color === false || config.NO_COLOR !== undefined });
 }
 
 /** Returns the exit code. Throws what has no words for people. */

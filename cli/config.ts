@@ -36,6 +36,7 @@ export const cliSettings = defineSettings({
     help: "An admin key of your own for a server started here, instead of the one in admin.key.",
   },
   TENDON_MODEL: { parse: text(), help: "Model of agents that name none." },
+  NO_COLOR: { parse: text(), help: "Any value: no colours and no other control sequences on a terminal." },
   ...dialSettings,
 });
 

@@ -19,11 +19,15 @@ export interface GlobalOptions {
   readonly dataDir?: string;
   readonly caFile?: string;
   readonly json?: boolean;
+  /** False with `--no-color`. */
+  readonly color?: boolean;
 }
 
 /** Where a command goes and as whom. */
 export interface Target {
   readonly url: string;
+  /** Who named the server; "data directory" is a start that runs there, "default" nobody. */
+  readonly urlOrigin: "--url" | "TENDON_URL" | "data directory" | "default";
   readonly key: string | undefined;
   /** Where the key is from, or why there is none; for people. */
   readonly keyOrigin: string;
@@ -44,16 +48,29 @@ export interface Api {
 
 export async function findTarget(options: GlobalOptions, config: CliConfig): Promise<Target> {
   const dataDir = dataDirOf(options.dataDir ?? config.TENDON_DATA_DIR);
-  const url = options.url ?? config.TENDON_URL ?? (await startedUrl(dataDir)) ?? DEFAULT_URL;
+  const { url, urlOrigin } = await findUrl(options, config, dataDir);
   const { key, origin } = await findKey(url, dataDir, config);
   return {
     url,
+    urlOrigin,
     key,
     keyOrigin: origin,
     dataDir,
     caFile: options.caFile ?? config.TENDON_CA_FILE,
     proxy: { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY },
   };
+}
+
+async function findUrl(
+  options: GlobalOptions,
+  config: CliConfig,
+  dataDir: DataDir,
+): Promise<Pick<Target, "url" | "urlOrigin">> {
+  if (options.url !== undefined) return { url: options.url, urlOrigin: "--url" };
+  if (config.TENDON_URL !== undefined) return { url: config.TENDON_URL, urlOrigin: "TENDON_URL" };
+  const started = await startedUrl(dataDir);
+  if (started !== undefined) return { url: started, urlOrigin: "data directory" };
+  return { url: DEFAULT_URL, urlOrigin: "default" };
 }
 
 async function startedUrl(dataDir: DataDir): Promise<string | undefined> {

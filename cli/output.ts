@@ -4,6 +4,8 @@ import { toJson } from "@bufbuild/protobuf";
 
 export interface Output {
   readonly json: boolean;
+  /** Whether standard output is a terminal that may be sent control sequences, such as colours. */
+  readonly isRich: boolean;
   /** A message of the contract, in its JSON form with the names of the protos; `asText` is for people. */
   message<S extends DescMessage>(schema: S, message: MessageShape<S>, asText: () => string): void;
   /** Anything else. */
@@ -14,12 +16,18 @@ export interface Output {
   note(text: string): void;
 }
 
-export function createOutput(json: boolean, stdout = process.stdout, stderr = process.stderr): Output {
+/** `isPlain`: somebody wants no control sequences. */
+export function createOutput(
+  { json, isPlain }: { json: boolean; isPlain: boolean },
+  stdout = process.stdout,
+  stderr = process.stderr,
+): Output {
   const line = (text: string) => {
     if (text !== "") stdout.write(`${text}\n`);
   };
   return {
     json,
+    isRich: stdout.isTTY === true && !isPlain && !json,
     message: (schema, message, asText) =>
       line(json ? JSON.stringify(messageJson(schema, message)) : asText()),
     value: (value, asText) => line(json ? JSON.stringify(value) : asText()),

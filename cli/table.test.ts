@@ -6,6 +6,15 @@ test("columns are aligned, and long cells but the last are cut", () => {
   expect(lines).toEqual(["ID  NAME", `1   ${"x".repeat(47)}…  ${"y".repeat(60)}`]);
 });
 
+test("a table is no wider than the terminal: the widest cells are cut, ids are not", () => {
+  const id = "agent_01234567890123456789";
+  const row = [id, "a name that is long", "many words ".repeat(20)];
+  const lines = formatTable(["ID", "NAME", "DETAIL"], [row], 70).split("\n");
+  expect(lines[1]).toHaveLength(70);
+  expect(lines[1]).toMatch(new RegExp(`^${id}  a name that is long  many words .*…$`));
+  expect(formatTable(["ID", "NAME", "DETAIL"], [row], 10).split("\n")[1]).toBe(`${id}  a name …  many wo…`);
+});
+
 test("line breaks and control characters stay within their cell", () => {
   expect(formatTable(["A", "B"], [["one\ntwo", "\u001b[31mred"]])).toBe("A        B\none two  \uFFFD[31mred");
 });

@@ -1,6 +1,8 @@
 /** Tables for people: columns aligned, no wider than they need to be. */
 
 const MAX_CELL_CHARS = 48;
+const MIN_COLUMN_CHARS = 8;
+const ID = /^[a-z]+_[0-9A-Za-z]{16,}$/;
 const GAP = "  ";
 
 /** Control characters in what others wrote must not reach a terminal. */
@@ -10,14 +12,39 @@ export function printable(text: string): string {
   return lines.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\uFFFD");
 }
 
-/** Rows of cells under a head; long cells are cut with an ellipsis, the last column is not. */
-export function formatTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
+/**
+ * Rows of cells under a head; long cells are cut with an ellipsis, the last column only where it does not fit into `width`
+ * characters, and others then too; ids stay whole. No width: standard output is no terminal.
+ */
+export function formatTable(
+  head: readonly string[],
+  rows: readonly (readonly string[])[],
+  width: number | undefined = process.stdout.columns,
+): string {
   const last = head.length - 1;
   const cells = [head, ...rows].map((row) =>
     row.map((cell, column) => (column === last ? oneLine(cell) : cut(oneLine(cell)))),
   );
   const widths = head.map((_, column) => Math.max(...cells.map((row) => [...(row[column] ?? "")].length)));
-  return cells.map((row) => formatRow(row, widths)).join("\n");
+  if (width !== undefined) narrow(widths, width, (column) => rows.some((row) => ID.test(row[column] ?? "")));
+  return cells
+    .map((row) => row.map((cell, column) => cut(cell, widths[column])))
+    .map((row) => formatRow(row, widths))
+    .join("\n");
+}
+
+/** Takes what is too much from the widest columns, as far as they stay readable. */
+function narrow(widths: number[], width: number, isKept: (column: number) => boolean): void {
+  const columns = widths.map((_, column) => column).filter((column) => !isKept(column));
+  let tooMuch = widths.reduce((sum, one) => sum + one, 0) + GAP.length * (widths.length - 1) - width;
+  for (; tooMuch > 0; tooMuch--) {
+    const widest = columns.reduce<number | undefined>(
+      (best, column) => (best === undefined || widths[column]! > widths[best]! ? column : best),
+      undefined,
+    );
+    if (widest === undefined || widths[widest]! <= MIN_COLUMN_CHARS) return;
+    widths[widest]! -= 1;
+  }
 }
 
 function formatRow(row: readonly string[], widths: readonly number[]): string {
@@ -44,7 +71,7 @@ function oneLine(text: string): string {
   return printable(text.replace(/\s+/g, " ").trim());
 }
 
-function cut(text: string): string {
+function cut(text: string, max = MAX_CELL_CHARS): string {
   const characters = [...text];
-  return characters.length <= MAX_CELL_CHARS ? text : `${characters.slice(0, MAX_CELL_CHARS - 1).join("")}…`;
+  return characters.length <= max ? text : `${characters.slice(0, max - 1).join("")}…`;
 }

@@ -33,6 +33,7 @@ export function createTendonCommand(): Command {
     .option("--data-dir <folder>", "data directory of an installation on this machine")
     .option("--ca-file <file>", "certificates (PEM) to trust instead of the system's")
     .option("--json", "one JSON object, or one a line for streams, with the names of the contract's fields")
+    .option("--no-color", "no colours or other control sequences; also by NO_COLOR")
     .configureHelp({ showGlobalOptions: true, sortSubcommands: false })
     .showHelpAfterError('(add "--help" to see what there is)')
     .addHelpText("after", AFTER_HELP);

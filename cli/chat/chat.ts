@@ -2,6 +2,7 @@
 import { createInterface, type Interface } from "node:readline";
 import { TendonError } from "../../kit/errors.ts";
 import { CALL_WITHIN } from "../command.ts";
+import { TENDON } from "../command-name.ts";
 import { showOn } from "../commands/session-log.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
@@ -9,6 +10,7 @@ import { explainFailure } from "../explain.ts";
 import type { Output } from "../output.ts";
 import { followTurn } from "../turn.ts";
 import { userInterrupt, userMessage } from "../user-events.ts";
+import { ctrlCAction } from "./ctrl-c.ts";
 
 export interface ChatOptions {
   readonly api: Api;
@@ -22,7 +24,7 @@ export interface ChatOptions {
 }
 
 const HELP =
-  "Type a message. Ctrl-C interrupts the agent, and again quits. /session tells the session's id, /quit ends.";
+  "Type a message. Ctrl-C interrupts the agent, and twice at the prompt quits. /session tells the session's id, /quit ends.";
 
 /** Resolves with 0, or with 1 when the last turn did not end well. */
 export function runChat(options: ChatOptions): Promise<number> {
@@ -32,7 +34,9 @@ export function runChat(options: ChatOptions): Promise<number> {
 class Chat {
   private readonly options: ChatOptions;
   private readonly lines: Interface;
-  private readonly isTerminal: boolean;
+  private readonly isInteractive: boolean;
+  /** An empty line was answered with how to quit, and nothing was typed since. */
+  private isAskedAgain = false;
   private readonly quit = new AbortController();
   private sessionId: string | undefined;
   private position = 0n;
@@ -43,11 +47,13 @@ class Chat {
   constructor(options: ChatOptions) {
     this.options = options;
     this.sessionId = options.sessionId;
-    this.isTerminal = process.stdin.isTTY === true && process.stdout.isTTY === true && !options.output.json;
-    const output = this.isTerminal ? { output: process.stdout } : {};
+    const { json, isRich } = options.output;
+    this.isInteractive = process.stdin.isTTY === true && process.stdout.isTTY === true && !json;
+    const output = this.isInteractive ? { output: process.stdout } : {};
     this.lines = createInterface({
       input: process.stdin,
-      terminal: this.isTerminal,
+      // Editing a line takes control sequences; without them the terminal edits it.
+      terminal: this.isInteractive && isRich,
       prompt: "› ",
       ...output,
     });
@@ -70,6 +76,7 @@ class Chat {
         !next.done && !this.quit.signal.aborted;
         next = await typed.next()
       ) {
+        this.isAskedAgain = false;
         await this.take(next.value.trim());
         if (this.quit.signal.aborted) break;
         this.prompt();
@@ -84,7 +91,7 @@ class Chat {
 
   private async prepare(): Promise<void> {
     const { api, output } = this.options;
-    if (this.isTerminal) output.write(`${HELP}\n`);
+    if (this.isInteractive) output.write(`${HELP}\n`);
     if (this.sessionId === undefined) return;
     const { session } = await api.sessions.getSession({ sessionId: this.sessionId }, CALL_WITHIN);
     this.position = session!.head;
@@ -102,7 +109,7 @@ class Chat {
     } catch (error) {
       const told = error instanceof TendonError ? explainFailure(error, this.options.api.target) : undefined;
       // Somebody who types can try again; a script has failed.
-      if (told === undefined || !this.isTerminal) throw error;
+      if (told === undefined || !this.isInteractive) throw error;
       output.note(told);
     } finally {
       this.turn = undefined;
@@ -128,20 +135,37 @@ class Chat {
       after: this.position,
       signal: this.quit.signal,
     };
-    const end = await followTurn(request, showOn(output, false, false));
+    const end = await followTurn(request, showOn(output, false, "ends"));
     this.position = end.position;
     this.lastReason = end.reason;
     if (end.reason === "requires_action") output.note(ACTION_NEEDED.replace("SESSION", this.sessionId));
   }
 
   private onInterrupt(): void {
-    if (this.turn === undefined || this.turn.interrupted || this.sessionId === undefined) {
-      this.end();
-      return;
+    const { turn, isInteractive, isAskedAgain } = this;
+    const action = ctrlCAction({
+      isInteractive,
+      // While the session is being made there is nothing to interrupt yet.
+      turn: turn === undefined ? "none" : turn.interrupted || !this.sessionId ? "interrupted" : "runs",
+      typed: this.lines.line ?? "",
+      isAskedAgain,
+    });
+    if (action === "quit") this.end();
+    if (action === "interrupt") this.interrupt();
+    if (action === "clear_line") {
+      this.lines.write(null, { ctrl: true, name: "e" });
+      this.lines.write(null, { ctrl: true, name: "u" });
     }
-    this.turn.interrupted = true;
+    this.isAskedAgain = action === "ask_again";
+    if (action !== "ask_again") return;
+    this.options.output.note("\n(Ctrl-C again quits)");
+    this.prompt();
+  }
+
+  private interrupt(): void {
+    this.turn!.interrupted = true;
     this.options.output.note("\n(interrupting; Ctrl-C again quits)");
-    const request = { sessionId: this.sessionId, events: [userInterrupt()] };
+    const request = { sessionId: this.sessionId!, events: [userInterrupt()] };
     this.options.api.sessions.emitEvents(request, CALL_WITHIN).catch((error: unknown) => {
       if (error instanceof TendonError) this.options.output.note(`could not interrupt: ${error.message}`);
     });
@@ -153,9 +177,8 @@ class Chat {
   }
 
   private prompt(): void {
-    if (this.isTerminal) this.lines.prompt();
+    if (this.isInteractive) this.lines.prompt();
   }
 }
 
-const ACTION_NEEDED =
-  "The agent waits for a client: a confirmation, or the result of a tool that a client answers. See: tendon session events SESSION --desc --limit 5";
+const ACTION_NEEDED = `The agent waits for a client: a confirmation, or the result of a tool that a client answers. See: ${TENDON} session events SESSION --desc --limit 5`;

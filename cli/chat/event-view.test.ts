@@ -3,14 +3,14 @@ import { expect, test } from "vitest";
 import { type Event, EventSchema, type Preview, PreviewSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import { EventView } from "./event-view.ts";
 
-function view(options: { showUser?: boolean; showAll?: boolean } = {}) {
+function view(options: { showUser?: boolean; events?: "ends" | "work" | "all" } = {}) {
   let text = "";
   const shown = new EventView({
     write: (part) => {
       text += part;
     },
     showUser: false,
-    showAll: false,
+    events: "ends",
     colour: false,
     ...options,
   });
@@ -77,6 +77,44 @@ test("outputs of two calls at once keep to lines of their own", () => {
   shown.event(result("one", false, "sevt_a"));
   shown.event(result("two!", false, "sevt_b"));
   expect(text()).toBe("  │ one\n  │ two\n  │ !\n");
+});
+
+test("outputs and results of calls at once say which call they belong to", () => {
+  const { shown, text } = view();
+  shown.event(event("agent.tool_use", { name: "bash", input: { command: "make a" } }, "sevt_a"));
+  shown.event(event("agent.tool_use", { name: "bash", input: { command: "make b" } }, "sevt_b"));
+  shown.preview(outputPreview("b1\n", "sevt_b"));
+  shown.preview(outputPreview("b2\n", "sevt_b"));
+  shown.preview(outputPreview("a1\n", "sevt_a"));
+  shown.event(result("b1\nb2\n", true, "sevt_b"));
+  shown.event(result("a1\na2\n", false, "sevt_a"));
+  shown.event(event("agent.tool_use", { name: "bash", input: { command: "make c" } }, "sevt_c"));
+  shown.event(result("c\n", false, "sevt_c"));
+  expect(text().split("\n")).toEqual([
+    "● bash make a",
+    "● bash make b",
+    "  ↳ bash make b",
+    "  │ b1",
+    "  │ b2",
+    "  ↳ bash make a",
+    "  │ a1",
+    "  ↳ bash make b",
+    "  ✗ the call failed",
+    "  ↳ bash make a",
+    "  │ a2",
+    "● bash make c",
+    "  │ c",
+    "",
+  ]);
+});
+
+test("one session shows its work and why it ended, without its bookkeeping", () => {
+  const { shown, text } = view({ events: "work" });
+  for (const type of ["session.status_running", "brain.inputs_consumed", "span.model_request_start"])
+    shown.event(event(type, {}));
+  shown.event(event("hand.provisioned", {}));
+  shown.event(event("session.status_idle", { stop_reason: { type: "end_turn" } }));
+  expect(text()).toBe("· hand.provisioned\n· idle: end_turn\n");
 });
 
 test("who came when half of an output was over sees it once and whole", () => {

@@ -10,8 +10,11 @@ export interface EventViewOptions {
   write(text: string): void;
   /** Also what a client sent. */
   showUser: boolean;
-  /** Also events that are of no interest to who only wants the answer, one line each. */
-  showAll: boolean;
+  /**
+   * Besides text, calls, results and errors, one line each: `ends` only ends that are no end of a turn; `work` every end and what
+   * is no bookkeeping of the session; `all` every event.
+   */
+  events: "ends" | "work" | "all";
   colour: boolean;
 }
 
@@ -22,6 +25,8 @@ const MAX_OUTPUT_CHARS = 20_000;
 const MAX_FORMING = 64;
 const MAX_KEPT_CHARS = 1_000_000;
 const GUTTER = "  │ ";
+const MAX_LABEL_CHARS = 60;
+const BOOKKEEPING = /^(session|span|brain)\./;
 
 type Style = "dim" | "bold" | "red";
 const CODES: Record<Style, string> = { dim: "2", bold: "1", red: "31" };
@@ -33,6 +38,10 @@ export class EventView {
   /** What the cursor stands behind: nothing, or an unfinished text or output. */
   private open: string | undefined;
   private atLineStart = true;
+  /** Calls without a result, in short, by the id of their event. */
+  private readonly calls = new Map<string, string>();
+  /** Several calls were open at once, and one still is: what belongs to which has to be said. */
+  private isParallel = false;
 
   constructor(options: EventViewOptions) {
     this.options = options;
@@ -55,7 +64,7 @@ export class EventView {
       case "agent.tool_use":
       case "agent.mcp_tool_use":
       case "agent.custom_tool_use":
-        this.line(`● ${this.style("bold", stringOf(payload.name))} ${inputText(objectOf(payload.input))}`);
+        this.call(event.id, stringOf(payload.name), objectOf(payload.input));
         break;
       case "agent.tool_result":
       case "agent.mcp_tool_result":
@@ -78,6 +87,16 @@ export class EventView {
   finishLine(): void {
     if (!this.atLineStart) this.write("\n");
     this.open = undefined;
+  }
+
+  private call(id: string, name: string, input: Json): void {
+    const text = inputText(input);
+    this.line(`● ${this.style("bold", name)} ${text}`);
+    const label = [...`${printable(name)} ${text}`.replaceAll("\n", " ")];
+    const isLong = label.length > MAX_LABEL_CHARS;
+    this.calls.set(id, label.slice(0, MAX_LABEL_CHARS).join("") + (isLong ? "…" : ""));
+    if (this.calls.size > MAX_FORMING) this.calls.delete(this.calls.keys().next().value!);
+    if (this.calls.size > 1) this.isParallel = true;
   }
 
   private message(payload: Json): void {
@@ -111,7 +130,7 @@ export class EventView {
     if (before === undefined && offset > 0n) return;
     this.keep(toolUseId, text);
     if ((before?.length ?? 0) >= MAX_OUTPUT_CHARS) return;
-    this.switchTo(toolUseId);
+    this.switchToCall(toolUseId);
     this.writeIndented(text);
   }
 
@@ -120,15 +139,20 @@ export class EventView {
     const before = this.shown.get(id) ?? "";
     const rest = before !== "" && text.startsWith(before) ? text.slice(before.length) : text;
     if (text.trimEnd() !== before.trimEnd() && rest !== "") {
-      if (rest !== text) this.switchTo(id);
-      else this.finishLine();
+      if (rest === text) this.finishLine();
+      this.switchToCall(id);
       this.writeIndented(rest.length <= MAX_OUTPUT_CHARS ? rest : rest.slice(0, MAX_OUTPUT_CHARS));
       if (rest.length > MAX_OUTPUT_CHARS)
         this.line(`${GUTTER}… ${rest.length - MAX_OUTPUT_CHARS} more characters`);
     }
+    if (payload.is_error === true) {
+      this.switchToCall(id);
+      this.line(this.style("red", "  ✗ the call failed"));
+    }
     this.finishLine();
     this.shown.delete(id);
-    if (payload.is_error === true) this.line(this.style("red", "  ✗ the call failed"));
+    this.calls.delete(id);
+    if (this.calls.size === 0) this.isParallel = false;
   }
 
   private error(error: Json): void {
@@ -142,10 +166,11 @@ export class EventView {
 
   private other(event: Event): void {
     const reason = stopReasonOf(event);
-    const { showAll } = this.options;
+    const { events } = this.options;
     if (reason === undefined) {
-      if (showAll) this.line(this.style("dim", `· ${event.type}`));
-    } else if (showAll || reason !== "end_turn") {
+      const isShown = events === "all" || (events === "work" && !BOOKKEEPING.test(event.type));
+      if (isShown) this.line(this.style("dim", `· ${event.type}`));
+    } else if (events !== "ends" || reason !== "end_turn") {
       this.line(this.style("dim", `· ${event.type.replace("session.status_", "")}: ${reason}`));
     }
   }
@@ -160,6 +185,12 @@ export class EventView {
   private switchTo(id: string): void {
     if (this.open !== id) this.finishLine();
     this.open = id;
+  }
+
+  private switchToCall(id: string): void {
+    const label = this.isParallel && this.open !== id ? this.calls.get(id) : undefined;
+    this.switchTo(id);
+    if (label !== undefined) this.write(`${this.style("dim", `  ↳ ${label}`)}\n`);
   }
 
   private writeIndented(text: string): void {

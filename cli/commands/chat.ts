@@ -2,19 +2,30 @@
 import type { Command } from "commander";
 import { runChat } from "../chat/chat.ts";
 import { onAction } from "../command.ts";
+import { agentIdOf, environmentIdOf } from "../named.ts";
 
 export function addChatCommand(program: Command): void {
   const command = program
     .command("chat")
-    .description("talk to an agent; Ctrl-C interrupts it, and again quits")
+    .description("talk to an agent; Ctrl-C interrupts it, and twice at the prompt quits")
     .option("--session <session>", "go on with this one; left out: a new one")
-    .option("--agent <agent>", 'agent of a new session; left out: the newest one named "default"')
-    .option("--env <environment>", "environment of a new session; left out: the default environment")
+    .option(
+      "--agent <agent>",
+      'agent of a new session, by id or name; left out: the newest one named "default"',
+    )
+    .option(
+      "--env <environment>",
+      "environment of a new session, by id or name; left out: the default environment",
+    )
     .addHelpText(
       "after",
       '\nLines from a pipe are sent one by one, each after the turn before it:\n  echo "run: uname -a" | tendon chat',
     );
-  onAction<{ session?: string; agent?: string; env?: string }>(command, ({ options, api, output }) =>
-    runChat({ api, output, sessionId: options.session, agentId: options.agent, environmentId: options.env }),
-  );
+  type Options = { session?: string; agent?: string; env?: string };
+  onAction<Options>(command, async ({ options, api, output }) => {
+    const { session, agent, env } = options;
+    const agentId = agent === undefined ? undefined : await agentIdOf(api.agents, agent);
+    const environmentId = env === undefined ? undefined : await environmentIdOf(api.environments, env);
+    return runChat({ api, output, sessionId: session, agentId, environmentId });
+  });
 }

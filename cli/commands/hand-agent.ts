@@ -4,11 +4,14 @@ import { CreateJoinTokenResponseSchema } from "../../proto/gen/tendon/v1/admin_s
 import type { HandAgent } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { ListHandAgentsResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
+import { TENDON } from "../command-name.ts";
+import { withSecretFile } from "../secret-file.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { pairsText, parseCount, parseDuration, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addHandAgentRun } from "./programs.ts";
 
+const MAX_WORDS = 3;
 const DAYS_30_MS = 30 * 24 * 3_600_000;
 
 export function addHandAgentCommands(program: Command): void {
@@ -19,7 +22,7 @@ export function addHandAgentCommands(program: Command): void {
     "after",
     `
 Examples:
-  tendon hand-agent join-token --json | jq -r .secret > join-token
+  tendon hand-agent join-token --out join-token
   tendon hand-agent run --url https://tendon.example.com --token-file join-token`,
   );
   const list = addPageOptions(handAgent.command("list").description("list hand agents")).option(
@@ -40,7 +43,7 @@ Examples:
 }
 
 function addJoinToken(handAgent: Command): void {
-  type Options = { workspace?: string; pool?: string; uses?: number; validFor?: number };
+  type Options = { workspace?: string; pool?: string; uses?: number; validFor?: number; out?: string };
   const command = handAgent
     .command("join-token")
     .description("make a token that lets hand agents join; it is shown this once")
@@ -48,10 +51,8 @@ function addJoinToken(handAgent: Command): void {
     .option("--pool <pool>", "pool that they join")
     .option("--uses <n>", "how often it may be used; left out: once", parseCount(1, 10_000))
     .option("--valid-for <duration>", "such as 24h; left out: 1h", parseDuration(DAYS_30_MS))
-    .addHelpText(
-      "after",
-      "\nExample:\n  tendon hand-agent join-token --pool gpu --uses 5 --json | jq -r .secret > join-token",
-    );
+    .option("--out <file>", "write the token to this new file, with mode 0600, instead of showing it")
+    .addHelpText("after", "\nExample:\n  tendon hand-agent join-token --pool gpu --uses 5 --out join-token");
   onAction<Options>(command, async ({ options, api, output, target }) => {
     const request = {
       workspaceId: options.workspace ?? "",
@@ -59,7 +60,9 @@ function addJoinToken(handAgent: Command): void {
       uses: options.uses ?? 0,
       validForMs: BigInt(options.validFor ?? 0),
     };
-    const answer = await api.admin.createJoinToken(request, CALL_WITHIN);
+    const { out } = options;
+    const make = () => api.admin.createJoinToken(request, CALL_WITHIN);
+    const answer = out === undefined ? await make() : await withSecretFile(out, make);
     output.message(CreateJoinTokenResponseSchema, answer, () => {
       const { workspaceId, pool, usesLeft, expiresAt } = answer.joinToken!;
       const fields = formatFields([
@@ -67,11 +70,20 @@ function addJoinToken(handAgent: Command): void {
         ["pool", pool],
         ["uses", String(usesLeft)],
         ["works until", timeText(expiresAt)],
-        ["token", answer.secret],
+        ["token", out === undefined ? answer.secret : `in ${out} alone`],
       ]);
-      return `${fields}\nOn the other machine: tendon hand-agent run --url ${target.url} --token …`;
+      const move =
+        out === undefined
+          ? "Write the token to a file with mode 0600 on the other machine (here, --out FILE does so); there:"
+          : `Take ${out} to the other machine; there:`;
+      return `${fields}\n${move}\n  ${TENDON} hand-agent run --url ${target.url} --token-file ${out ?? "FILE"}`;
     });
   });
+}
+
+/** Details go on for sentences; `tendon doctor` and `--json` tell all of them. */
+function firstWords(detail: string): string {
+  return /^[^:;,(]*/.exec(detail)![0].trim().split(" ").slice(0, MAX_WORDS).join(" ");
 }
 
 function agentTable(agents: readonly HandAgent[]): string {
@@ -83,7 +95,7 @@ function agentTable(agents: readonly HandAgent[]): string {
     `${agent.hands}/${agent.capacityHands}`,
     pairsText(agent.labels),
     agent.drivers
-      .map(({ name, available, detail }) => `${name}: ${available ? "" : "no, "}${detail}`)
+      .map(({ name, available, detail }) => `${name}: ${available ? firstWords(detail) : "no"}`)
       .join("; "),
   ]);
   return formatTable(["ID", "NAME", "STATE", "POOL", "HANDS", "LABELS", "DRIVERS"], rows);

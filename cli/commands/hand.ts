@@ -12,6 +12,7 @@ import {
 import { ExecuteResponseSchema, ListHandsResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
 import { resultText } from "../event-payload.ts";
+import { environmentIdOf } from "../named.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { enumWord, parseDuration, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
@@ -58,7 +59,7 @@ function addProvision(hand: Command): void {
   const command = hand
     .command("provision")
     .description("make a hand and wait until it takes calls")
-    .option("--env <environment>", "left out: the session's, or the default environment")
+    .option("--env <environment>", "id or name; left out: the session's, or the default environment")
     .option("--session <session>", "session that will own it")
     .option("--slot <slot>", "slot of the session")
     .option("--request-id <id>", "makes repeating this command safe")
@@ -67,11 +68,12 @@ function addProvision(hand: Command): void {
       '\nExample:\n  tendon hand exec "$(tendon hand provision --json | jq -r .id)" "uname -a"',
     );
   onAction<Options>(command, async ({ options, api, output }) => {
+    const { env } = options;
     const request = {
       requestId: options.requestId ?? newId("request"),
       sessionId: options.session ?? "",
       slot: options.slot ?? "",
-      environmentId: options.env ?? "",
+      environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
     };
     const { hand: made } = await api.hands.provision(request, PROVISION_WITHIN);
     output.message(HandSchema, made!, () => handText(made!));

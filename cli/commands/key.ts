@@ -1,6 +1,6 @@
 /** `tendon key`: API keys. */
 import { create } from "@bufbuild/protobuf";
-import type { Command } from "commander";
+import { type Command, Option } from "commander";
 import { systemClock } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
 import {
@@ -13,6 +13,8 @@ import {
   RoleSchema,
 } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { CALL_WITHIN, EXIT_USAGE, onAction } from "../command.ts";
+import { TENDON } from "../command-name.ts";
+import { withSecretFile } from "../secret-file.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { enumWord, enumWords, parseDuration, parseEnum, timestampIn, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
@@ -48,18 +50,23 @@ function addCreate(key: Command): void {
     .command("create [name]")
     .description("make a key; it is shown this once")
     .option("--name <name>", "the same as the argument")
-    .option("--role <role>", enumWords(RoleSchema).join(", "), parseEnum<Role>(RoleSchema), Role.CLIENT)
+    .addOption(
+      new Option("--role <role>", enumWords(RoleSchema).join(", "))
+        .argParser(parseEnum<Role>(RoleSchema))
+        .default(Role.CLIENT, enumWord(RoleSchema, Role.CLIENT)),
+    )
     .option("--workspace <id>", "workspace that it is bound to; left out: the caller's own")
     .option("--expires-in <duration>", "such as 30d; left out: never", parseDuration(YEARS_10_MS))
+    .option("--out <file>", "write the key to this new file, with mode 0600, instead of showing it")
     .addHelpText(
       "after",
-      "\nExamples:\n  tendon key create laptop --workspace wrkspc_01…\n  tendon key create harness-2 --role harness --json",
+      "\nExamples:\n  tendon key create laptop --workspace wrkspc_01…\n  tendon key create harness-2 --role harness --out harness.key",
     );
-  type Options = { name?: string; role: Role; workspace?: string; expiresIn?: number };
+  type Options = { name?: string; role: Role; workspace?: string; expiresIn?: number; out?: string };
   onAction<Options>(command, async ({ options, args, api, output }) => {
     const name = (args[0] as string | undefined) ?? options.name;
     if (name === undefined)
-      throw new StartupError("the key needs a name: tendon key create NAME", EXIT_USAGE);
+      throw new StartupError(`the key needs a name: ${TENDON} key create NAME`, EXIT_USAGE);
     const request = create(CreateApiKeyRequestSchema, {
       name,
       role: options.role,
@@ -67,8 +74,11 @@ function addCreate(key: Command): void {
     });
     if (options.expiresIn !== undefined)
       request.expiresAt = timestampIn(options.expiresIn, systemClock.nowMs());
-    const answer = await api.admin.createApiKey(request, CALL_WITHIN);
+    const { out } = options;
+    const make = () => api.admin.createApiKey(request, CALL_WITHIN);
+    const answer = out === undefined ? await make() : await withSecretFile(out, make);
     output.message(CreateApiKeyResponseSchema, answer, () => {
+      if (out !== undefined) return `${keyText(answer.apiKey!)}\nThe key is in ${out} alone.`;
       return `${keyText(answer.apiKey!)}\nkey  ${answer.secret}\nKeep it now: it is not shown again.`;
     });
   });

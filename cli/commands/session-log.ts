@@ -12,7 +12,7 @@ import {
   type WatchEventsResponse,
   WatchEventsResponseSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { EventView } from "../chat/event-view.ts";
+import { EventView, type EventViewOptions } from "../chat/event-view.ts";
 import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
 import type { Output } from "../output.ts";
 import { readText } from "../read-file.ts";
@@ -205,9 +205,17 @@ async function watch({ options, args, api, output }: CommandContext<WatchOptions
 }
 
 /** Text for people, or a line of JSON for each. */
-export function showOn(output: Output, showUser: boolean, showAll = true): (seen: Watched) => void {
-  const colour = process.stdout.isTTY === true;
-  const view = new EventView({ write: (text) => output.write(text), showUser, showAll, colour });
+export function showOn(
+  output: Output,
+  showUser: boolean,
+  events: EventViewOptions["events"] = "all",
+): (seen: Watched) => void {
+  const view = new EventView({
+    write: (text) => output.write(text),
+    showUser,
+    events,
+    colour: output.isRich,
+  });
   return (seen) => {
     if (output.json) output.message(WatchEventsResponseSchema, watchResponse(seen), () => "");
     else if ("event" in seen) view.event(seen.event);

@@ -13,6 +13,7 @@ import {
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import { findDefaultAgent } from "../default-agent.ts";
+import { agentIdOf, environmentIdOf } from "../named.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { userMessage } from "../user-events.ts";
 import {
@@ -75,9 +76,9 @@ function addCreate(session: Command): void {
   const command = session
     .command("create")
     .description("make a session")
-    .option("--agent <agent>", 'left out: the newest agent named "default"')
+    .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
     .option("--agent-version <n>", "left out: the latest", parseCount(1, 2 ** 31 - 1))
-    .option("--env <environment>", "left out: the default environment")
+    .option("--env <environment>", "id or name; left out: the default environment")
     .option("--title <text>", "title for people")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--vault <vault>", "in order of priority; may be given several times", parseRepeated)
@@ -85,11 +86,12 @@ function addCreate(session: Command): void {
     .option("--request-id <id>", "makes repeating this command safe")
     .addHelpText("after", '\nExample:\n  tendon session create --message "run: uname -a" --json');
   onAction<Options>(command, async ({ options, api, output }) => {
+    const { agent, env } = options;
     const request = {
       requestId: options.requestId ?? "",
-      agentId: options.agent ?? (await findDefaultAgent(api.agents)),
+      agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
       agentVersion: options.agentVersion ?? 0,
-      environmentId: options.env ?? "",
+      environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
       title: options.title ?? "",
       metadata: options.metadata ?? {},
       vaultIds: options.vault ?? [],
@@ -110,7 +112,7 @@ function addList(session: Command): void {
         parseEnum<SessionStatus>(SessionStatusSchema)(word),
       ],
     )
-    .option("--agent <agent>", "only sessions of this agent")
+    .option("--agent <agent>", "only sessions of this agent; id or name")
     .option("--archived", "also archived ones")
     .option("--ascending", "oldest first");
   type Options = PageOptions & {
@@ -120,10 +122,11 @@ function addList(session: Command): void {
     ascending?: boolean;
   };
   onAction<Options>(command, async ({ options, api, output }) => {
+    const { agent } = options;
     const request = {
       ...pageOf(options),
       statuses: options.status ?? [],
-      agentId: options.agent ?? "",
+      agentId: agent === undefined ? "" : await agentIdOf(api.agents, agent),
       includeArchived: options.archived === true,
       ascending: options.ascending === true,
     };

@@ -3,13 +3,14 @@ import type { Command } from "commander";
 import { systemClock } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
 import { runChat } from "../chat/chat.ts";
-import { CALL_WITHIN } from "../command.ts";
-import { inheritedEnvironment, readConfig } from "../config.ts";
-import { type Api, connectTo, findTarget, type GlobalOptions } from "../connect.ts";
+import { CALL_WITHIN, EXIT_USAGE, outputFor } from "../command.ts";
+import { type CliConfig, inheritedEnvironment, readConfig } from "../config.ts";
+import { type Api, connectTo, type GlobalOptions, type Target } from "../connect.ts";
 import { dataDirOf } from "../data-dir.ts";
 import { explainFailure } from "../explain.ts";
-import { createOutput, type Output } from "../output.ts";
+import type { Output } from "../output.ts";
 import { ensureDefaults } from "../start/defaults.ts";
+import { ignoredHere, localTarget } from "../start/local-target.ts";
 import { runOnce } from "../start/once.ts";
 import { failureError, Platform } from "../start/platform.ts";
 import { runningStart } from "../start/prepare.ts";
@@ -21,6 +22,7 @@ interface StartOptions extends GlobalOptions {
   readonly once?: string;
   readonly port?: number;
   readonly chat: boolean;
+  readonly verbose?: boolean;
 }
 
 export function addStartCommand(program: Command): void {
@@ -36,6 +38,7 @@ export function addStartCommand(program: Command): void {
       "port to listen on, 0 for a free one; left out: TENDON_PORT or 7400",
       parseCount(0, 65_535),
     )
+    .option("--verbose", "with --once: also what only keeps the session's books")
     .option("--no-chat", "no conversation, also on a terminal")
     .addHelpText(
       "after",
@@ -55,11 +58,13 @@ Examples:
 
 async function start(options: StartOptions): Promise<number> {
   const config = readConfig();
-  const output = createOutput(options.json === true);
+  if (options.once?.trim() === "") throw new StartupError("--once needs a message", EXIT_USAGE);
+  const output = outputFor(options, config);
   const dataDir = dataDirOf(options.dataDir ?? config.TENDON_DATA_DIR);
   const startedMs = systemClock.monotonicMs();
   const running = options.once === undefined ? undefined : await runningStart(dataDir);
-  if (running !== undefined) return onceElsewhere(options.once!, { ...options, url: running.url }, output);
+  if (running !== undefined)
+    return onceElsewhere(options, output, await localTarget(running.url, dataDir, config), config);
   const stopSignal = new StopSignal();
   const platform = new Platform({
     dataDir,
@@ -71,11 +76,11 @@ async function start(options: StartOptions): Promise<number> {
   try {
     const api = await Promise.race([platform.start(), stopSignal.received]);
     if (typeof api === "string") return exitCodeOf(api, options);
-    const seconds = ((systemClock.monotonicMs() - startedMs) / 1000).toFixed(1);
-    output.note(`Ready in ${seconds} s.`);
+    tellIgnored(api.target.url, options, config, output);
+    const readyAfter = `${((systemClock.monotonicMs() - startedMs) / 1000).toFixed(1)} s`;
     try {
       const ended = await Promise.race([
-        work(api, options, output, stopSignal.signal),
+        work(api, options, { output, readyAfter, signal: stopSignal.signal }),
         stopSignal.received,
         platform.failed.then((failure) => Promise.reject(failureError(failure, `${dataDir.path}/logs`))),
       ]);
@@ -93,11 +98,18 @@ async function start(options: StartOptions): Promise<number> {
 }
 
 /** Resolves with the exit code, or never while there is nothing to do but run. */
-async function work(api: Api, options: StartOptions, output: Output, signal: AbortSignal): Promise<number> {
+async function work(
+  api: Api,
+  options: StartOptions,
+  { output, readyAfter, signal }: { output: Output; readyAfter: string; signal: AbortSignal },
+): Promise<number> {
   const defaults = await ensureDefaults(api);
-  if (options.once !== undefined) return runOnce(api, defaults.agentId, options.once, output, signal);
+  const isVerbose = options.verbose === true;
+  if (options.once !== undefined || output.json) output.note(`Ready after ${readyAfter}.`);
+  if (options.once !== undefined)
+    return runOnce(api, defaults.agentId, options.once, output, { signal, isVerbose });
   const status = await api.admin.getStatus({}, CALL_WITHIN);
-  const text = () => welcomeText(api.target, status, readConfig());
+  const text = () => welcomeText(api.target, status, readConfig(), readyAfter);
   output.value(welcomeJson(api.target, status, defaults), text);
   const isTerminal = process.stdin.isTTY === true && process.stdout.isTTY === true;
   if (options.chat && isTerminal && !output.json) {
@@ -109,14 +121,29 @@ async function work(api: Api, options: StartOptions, output: Output, signal: Abo
 }
 
 /** The directory is in use by a start that runs: its installation does the work. */
-async function onceElsewhere(text: string, options: GlobalOptions, output: Output): Promise<number> {
-  const api = connectTo(await findTarget(options, readConfig()));
+async function onceElsewhere(
+  options: StartOptions,
+  output: Output,
+  target: Target,
+  config: CliConfig,
+): Promise<number> {
+  const text = options.once!;
+  const api = connectTo(target);
   const stopSignal = new StopSignal();
   try {
-    output.note(`Tendon runs already at ${api.target.url}; using it.`);
+    output.note(`Tendon runs already at ${target.url}; using it.`);
+    const { port } = options;
+    if (port !== undefined && port !== 0 && !new URL(target.url).host.endsWith(`:${port}`))
+      output.note(
+        `--port ${port} is not used: one data directory has one installation. Stop it first, or name another with --data-dir.`,
+      );
+    tellIgnored(target.url, options, config, output);
     const { agentId } = await ensureDefaults(api);
     const ended = await Promise.race([
-      runOnce(api, agentId, text, output, stopSignal.signal),
+      runOnce(api, agentId, text, output, {
+        signal: stopSignal.signal,
+        isVerbose: options.verbose === true,
+      }),
       stopSignal.received,
     ]);
     return typeof ended === "string" ? exitCodeOf(ended, { once: text }) : ended;
@@ -127,6 +154,10 @@ async function onceElsewhere(text: string, options: GlobalOptions, output: Outpu
   } finally {
     api.close();
   }
+}
+
+function tellIgnored(url: string, options: StartOptions, config: CliConfig, output: Output): void {
+  for (const line of ignoredHere(url, config, options.url)) output.note(line);
 }
 
 /** Being told to stop is how a start ends well; one session that was cut has not. */

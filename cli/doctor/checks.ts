@@ -2,10 +2,19 @@
 import { execFile } from "node:child_process";
 import { access, constants, stat } from "node:fs/promises";
 import { promisify } from "node:util";
-import { messageOf } from "../../kit/errors.ts";
+import { messageOf, REASONS, TendonError } from "../../kit/errors.ts";
+import { connectionMessage, UNTRUSTED } from "../../kit/rpc/transport-failure.ts";
 import type { GetStatusResponse } from "../../proto/gen/tendon/v1/admin_service_pb.js";
-import type { Api } from "../connect.ts";
-import { isLoopback } from "../connect.ts";
+import type { HandAgent } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { TENDON } from "../command-name.ts";
+import { type Api, isLoopback, type Target } from "../connect.ts";
+import {
+  agentNamed,
+  DEFAULT_AGENT_NAME,
+  defaultEnvironment,
+  MAKE_DEFAULT_AGENT,
+  MAKE_DEFAULT_ENVIRONMENT,
+} from "../default-agent.ts";
 import { explainFailure } from "../explain.ts";
 import { programFile } from "../program-files.ts";
 import { askHealth } from "../start/health.ts";
@@ -22,6 +31,7 @@ export interface Check {
 }
 
 const MIN_NODE = 20;
+const MOST_AGENTS = 100;
 const STATUS_WITHIN = { deadlineMs: 5_000 };
 const AGENT_DOCTOR_WITHIN_MS = 20_000;
 
@@ -29,20 +39,52 @@ export async function runChecks(api: Api): Promise<Check[]> {
   const server = await checkServer(api);
   const status = server.verdict === "fail" ? undefined : await readStatus(api);
   const failure = status instanceof Error ? status : undefined;
-  const known = status instanceof Error ? undefined : status;
+  const known: Known =
+    status === undefined || status instanceof Error
+      ? { status: undefined, why: unknownBecause(failure) }
+      : { status, why: "" };
   return [
     checkNode(),
     await checkDataDir(api),
-    server,
-    ...(failure === undefined
-      ? []
-      : [fail("key", explainFailure(failure, api.target) ?? messageOf(failure))]),
+    failure === undefined ? server : ofSomebodyElse(api, failure, server),
+    ...(failure === undefined ? [] : [checkKey(api, failure)]),
     checkDatabase(known),
-    checkModel(known),
-    checkHands(known),
+    checkModel(known, api),
+    await checkHands(known, api),
     await checkIsolation(known, api),
     checkProxy(known),
+    ...(await checkDefaults(known, api)),
   ];
+}
+
+interface Known {
+  readonly status: GetStatusResponse | undefined;
+  /** Why there is no status. */
+  readonly why: string;
+}
+
+function unknownBecause(failure: Error | undefined): string {
+  if (failure === undefined) return "not known while the server does not answer";
+  return isKeyRefused(failure) ? "not known: the key was refused" : "not known: the server did not tell";
+}
+
+const isKeyRefused = (error: Error) =>
+  error instanceof TendonError && [401, 403].includes(REASONS[error.reason].httpStatus);
+
+function checkKey({ target }: Api, failure: Error): Check {
+  return fail("key", explainFailure(failure, target) ?? messageOf(failure));
+}
+
+/** Nobody named the server and it does not know the key: it is not the one that this data directory is about. */
+function ofSomebodyElse({ target }: Api, failure: Error, server: Check): Check {
+  if (target.urlOrigin !== "default" || !isKeyRefused(failure)) return server;
+  return fail("server", notOurs(target, "a Tendon server"), START_OR_NAME);
+}
+
+const START_OR_NAME = `start this one with "npm start -- --port N" (${TENDON} start), or name the server with --url`;
+
+function notOurs({ dataDir, url }: Target, what: string): string {
+  return `nothing runs on ${dataDir.path}; ${what} of somebody else answers at the default address ${url}`;
 }
 
 const ok = (name: string, detail: string): Check => ({ name, verdict: "ok", detail });
@@ -58,7 +100,7 @@ const fail = (name: string, detail: string, advice?: string): Check => ({
   detail,
   advice,
 });
-const notKnown = (name: string): Check => warn(name, "not known while the server does not answer");
+const notKnown = (name: string, { why }: Known): Check => warn(name, why);
 
 function checkNode(): Check {
   const { node } = process.versions;
@@ -89,65 +131,88 @@ async function checkDataDir({ target }: Api): Promise<Check> {
 
 async function checkServer({ target }: Api): Promise<Check> {
   const ready = await askHealth(target.url, "/readyz", target.caFile);
-  if (ready === undefined) {
+  if (ready.who === "nobody") {
+    const trust = connectionMessage(ready.failure ?? "");
+    if (trust.startsWith(UNTRUSTED)) return fail("server", `${target.url}: ${trust}`);
     const advice = isLoopback(target.url)
-      ? 'start it with "npm start" (tendon start)'
+      ? `start it with "npm start" (${TENDON} start)`
       : "is the address right, and is it reachable from here? --url or TENDON_URL, and TENDON_CA_FILE for a private authority";
     return fail("server", `${target.url} does not answer`, advice);
   }
+  if (ready.who === "other") {
+    if (target.urlOrigin === "default") return fail("server", notOurs(target, "something"), START_OR_NAME);
+    return fail("server", `${target.url} answers, but not as a Tendon server does`, "is the address right?");
+  }
   if (!ready.ok) return fail("server", `${target.url}: ${ready.missing.join("; ")}`, "see the server's log");
   const healthy = await askHealth(target.url, "/healthz", target.caFile);
-  if (healthy?.ok) return ok("server", `${target.url} can run sessions`);
-  return warn(
-    "server",
-    `${target.url} takes calls, but runs no session: ${healthy?.missing.join("; ") ?? ""}`,
-  );
+  if (healthy.ok) return ok("server", `${target.url} can run sessions`);
+  return warn("server", `${target.url} takes calls, but runs no session: ${healthy.missing.join("; ")}`);
 }
 
 function readStatus(api: Api): Promise<GetStatusResponse | Error> {
   return api.admin.getStatus({}, STATUS_WITHIN).catch((error: Error) => error);
 }
 
-function checkDatabase(status: GetStatusResponse | undefined): Check {
-  if (status === undefined) return notKnown("database");
+function checkDatabase(known: Known): Check {
+  const { status } = known;
+  if (status === undefined) return notKnown("database", known);
   return ok("database", status.database);
 }
 
-function checkModel(status: GetStatusResponse | undefined): Check {
-  if (status === undefined) return notKnown("model");
+function checkModel(known: Known, { target }: Api): Check {
+  const { status } = known;
+  if (status === undefined) return notKnown("model", known);
   if (status.harnesses.length === 0) {
     return fail(
       "model",
       "no harness is connected",
-      "start one: tendon harness (its key: tendon key create NAME --role harness)",
+      `start one: ${TENDON} harness (its key: ${TENDON} key create NAME --role harness --out FILE)`,
     );
   }
   const source = modelSource(status);
   if (!source.includes("demo")) return ok("model", `by ${source}`);
-  return warn(
-    "model",
-    "a scripted demo, no model",
-    "set ANTHROPIC_API_KEY (or ANTHROPIC_BASE_URL for a gateway) and start again",
-  );
+  const key = "set ANTHROPIC_API_KEY (or ANTHROPIC_BASE_URL for a gateway)";
+  const isHere = target.urlOrigin === "data directory";
+  const advice = isHere ? `${key} and start again` : `${key} for the harness, where it runs, and restart it`;
+  return warn("model", "a scripted demo, no model", advice);
 }
 
-function checkHands(status: GetStatusResponse | undefined): Check {
-  if (status === undefined) return notKnown("hands");
-  const { handAgentsOnline: online } = status;
-  if (online > 0)
-    return ok("hands", online === 1 ? "1 hand agent is online" : `${online} hand agents are online`);
-  return fail(
-    "hands",
-    "no hand agent is online",
-    "start one: tendon hand-agent run (its token: tendon hand-agent join-token)",
-  );
+async function checkHands(known: Known, api: Api): Promise<Check> {
+  if (known.status === undefined) return notKnown("hands", known);
+  const { handAgentsOnline: online } = known.status;
+  if (online === 0) {
+    return fail(
+      "hands",
+      "no hand agent is online",
+      `start one: ${TENDON} hand-agent run --token-file FILE (its token: ${TENDON} hand-agent join-token --out FILE)`,
+    );
+  }
+  const agents = online === 1 ? "1 hand agent is online" : `${online} hand agents are online`;
+  const places = await readPlaces(api);
+  if (places === undefined) return ok("hands", agents);
+  const used = `${places.hands} of ${places.capacity} hands in use`;
+  if (places.hands < places.capacity) return ok("hands", `${agents}, ${used}`);
+  return warn("hands", `${agents}, ${used}`, "archive sessions or raise TENDON_HAND_AGENT_CAPACITY");
+}
+
+/** Of the hand agents that are online; undefined when they cannot be asked for. */
+async function readPlaces(api: Api): Promise<{ hands: number; capacity: number } | undefined> {
+  try {
+    const page = await api.hands.listHandAgents({ pageSize: MOST_AGENTS }, STATUS_WITHIN);
+    const online = page.handAgents.filter((agent) => agent.online);
+    if (online.length === 0 || page.nextPageToken !== "") return undefined;
+    const sum = (of: (agent: HandAgent) => number) => online.reduce((total, agent) => total + of(agent), 0);
+    return { hands: sum((agent) => agent.hands), capacity: sum((agent) => agent.capacityHands) };
+  } catch {
+    return undefined;
+  }
 }
 
 /** Without a server, what this machine could do. */
-async function checkIsolation(status: GetStatusResponse | undefined, api: Api): Promise<Check> {
-  const told = status?.isolation ?? [];
+async function checkIsolation(known: Known, api: Api): Promise<Check> {
+  const told = known.status?.isolation ?? [];
   const lines = told.length > 0 ? told : isLoopback(api.target.url) ? await localIsolation() : [];
-  if (lines.length === 0) return notKnown("isolation");
+  if (lines.length === 0) return notKnown("isolation", known);
   const isWeak = lines.some((line) => /\bnone\b|not isolated|cannot be made/i.test(line));
   if (!isWeak) return ok("isolation", lines.join("; "));
   return warn("isolation", lines.join("; "), "install bubblewrap, or allow user namespaces");
@@ -176,8 +241,30 @@ function isolationLines(report: unknown): string[] {
   );
 }
 
-function checkProxy(status: GetStatusResponse | undefined): Check {
-  if (status === undefined) return notKnown("proxy");
+function checkProxy(known: Known): Check {
+  const { status } = known;
+  if (status === undefined) return notKnown("proxy", known);
   if (status.proxies.length > 0) return ok("proxy", status.proxies.map(({ url }) => url).join(", "));
-  return warn("proxy", "no proxy is connected: credentials cannot be used", "start one: tendon mcp-proxy");
+  return warn("proxy", "no proxy is connected: credentials cannot be used", `start one: ${TENDON} mcp-proxy`);
+}
+
+/** What commands use that name no agent and no environment. */
+async function checkDefaults({ status }: Known, api: Api): Promise<Check[]> {
+  if (status === undefined) return [];
+  try {
+    const [agent, environment] = await Promise.all([
+      agentNamed(api.agents, DEFAULT_AGENT_NAME),
+      defaultEnvironment(api.environments),
+    ]);
+    const missing: Check[] = [];
+    if (agent === undefined)
+      missing.push(
+        warn("agent", `there is no agent named "${DEFAULT_AGENT_NAME}"`, `make it: ${MAKE_DEFAULT_AGENT}`),
+      );
+    if (environment === undefined)
+      missing.push(warn("env", "there is no default environment", `make one: ${MAKE_DEFAULT_ENVIRONMENT}`));
+    return missing;
+  } catch (error) {
+    return [warn("agent", `not known: ${messageOf(error)}`)];
+  }
 }

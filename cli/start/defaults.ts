@@ -5,7 +5,7 @@ import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { CALL_WITHIN } from "../command.ts";
 import type { Api } from "../connect.ts";
-import { agentNamed, DEFAULT_AGENT_NAME } from "../default-agent.ts";
+import { agentNamed, DEFAULT_AGENT_NAME, defaultEnvironment } from "../default-agent.ts";
 
 export interface Defaults {
   readonly agentId: string;
@@ -14,8 +14,6 @@ export interface Defaults {
 
 const SYSTEM =
   "You are a helpful agent. You have a hand: a workspace on a computer, in which your tools run commands and read and write files.";
-const PAGE_SIZE = 100;
-const MAX_PAGES = 20;
 
 export async function ensureDefaults(api: Api): Promise<Defaults> {
   const [environmentId, agentId] = await Promise.all([ensureEnvironment(api), ensureAgent(api)]);
@@ -23,8 +21,8 @@ export async function ensureDefaults(api: Api): Promise<Defaults> {
 }
 
 async function ensureEnvironment(api: Api): Promise<string> {
-  const existing = await defaultEnvironment(api);
-  if (existing !== undefined) return existing;
+  const existing = await defaultEnvironment(api.environments);
+  if (existing !== undefined) return existing.id;
   const spec = create(EnvironmentSpecSchema, {
     name: "default",
     description: "Hands on the machine of a hand agent.",
@@ -34,17 +32,6 @@ async function ensureEnvironment(api: Api): Promise<string> {
     const { environment } = await api.environments.createEnvironment({ ...request, requestId }, CALL_WITHIN);
     return environment!.archivedAt === undefined ? environment!.id : undefined;
   });
-}
-
-async function defaultEnvironment(api: Api): Promise<string | undefined> {
-  let pageToken = "";
-  for (let page = 0; page < MAX_PAGES; page++) {
-    const answer = await api.environments.listEnvironments({ pageSize: PAGE_SIZE, pageToken }, CALL_WITHIN);
-    const found = answer.environments.find(({ isDefault }) => isDefault);
-    if (found !== undefined || answer.nextPageToken === "") return found?.id;
-    pageToken = answer.nextPageToken;
-  }
-  return undefined;
 }
 
 async function ensureAgent(api: Api): Promise<string> {

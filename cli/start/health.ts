@@ -6,6 +6,10 @@ import { isIP } from "node:net";
 
 export interface Health {
   readonly ok: boolean;
+  /** "tendon" is a server of ours, "other" something else that speaks HTTP. */
+  readonly who: "tendon" | "other" | "nobody";
+  /** Why nobody answered, in the words of whoever tried. */
+  readonly failure?: string;
   /** What is missing, in the server's words. */
   readonly missing: readonly string[];
 }
@@ -13,13 +17,11 @@ export interface Health {
 const ANSWER_WITHIN_MS = 4_000;
 const MAX_BODY_BYTES = 64 * 1024;
 
-/** Undefined when nobody answers. */
-export function askHealth(
-  url: string,
-  path: "/healthz" | "/readyz",
-  caFile?: string,
-): Promise<Health | undefined> {
+/** Never rejects. */
+export function askHealth(url: string, path: "/healthz" | "/readyz", caFile?: string): Promise<Health> {
   return new Promise((resolve) => {
+    const nobody = (error: Error) =>
+      resolve({ ok: false, who: "nobody", failure: error.message, missing: [] });
     const client = url.startsWith("https:") ? https : http;
     const target = new URL(path, url);
     const options = {
@@ -35,11 +37,11 @@ export function askHealth(
       response.on("data", (part: string) => {
         if (body.length < MAX_BODY_BYTES) body += part;
       });
-      response.on("error", () => resolve(undefined));
-      response.on("end", () => resolve({ ok: response.statusCode === 200, missing: missingOf(body) }));
+      response.on("error", nobody);
+      response.on("end", () => resolve(healthOf(response.statusCode === 200, body)));
     });
-    request.on("timeout", () => request.destroy());
-    request.on("error", () => resolve(undefined));
+    request.on("timeout", () => request.destroy(new Error("no answer in time")));
+    request.on("error", nobody);
   });
 }
 
@@ -51,11 +53,13 @@ function readPem(file: string): string | undefined {
   }
 }
 
-function missingOf(body: string): string[] {
+function healthOf(isOk: boolean, body: string): Health {
   try {
     const { missing } = JSON.parse(body) as { missing?: unknown };
-    return Array.isArray(missing) ? missing.filter((one) => typeof one === "string") : [];
+    if (Array.isArray(missing))
+      return { ok: isOk, who: "tendon", missing: missing.filter((one) => typeof one === "string") };
   } catch {
-    return [];
+    // No JSON: no server of ours.
   }
+  return { ok: false, who: "other", missing: [] };
 }

@@ -12,13 +12,13 @@ export async function runOnce(
   agentId: string,
   text: string,
   output: Output,
-  signal: AbortSignal,
+  { signal, isVerbose }: { signal: AbortSignal; isVerbose: boolean },
 ): Promise<number> {
   const { session } = await api.sessions.createSession(
     { agentId, initialEvents: [userMessage(text)] },
     CALL_WITHIN,
   );
-  const show = showOn(output, true);
+  const show = showOn(output, true, isVerbose ? "all" : "work");
   const request = { sessions: api.sessions, sessionId: session!.id, after: 0n, signal };
   const { reason } = await followTurn(request, show);
   return reason === "end_turn" ? 0 : 1;

@@ -7,11 +7,12 @@ import { join } from "node:path";
 import { type Clock, systemClock } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
 import type { CliConfig, Environment } from "../config.ts";
-import { type Api, connectTo, type Target } from "../connect.ts";
-import { type DataDir, readAdminKey } from "../data-dir.ts";
+import { type Api, connectTo } from "../connect.ts";
+import type { DataDir } from "../data-dir.ts";
 import { PROGRAM_NAMES, type ProgramName, programFile } from "../program-files.ts";
 import { type ChildFailure, ChildProgram } from "./child-program.ts";
 import { askHealth } from "./health.ts";
+import { localCaFile, localTarget } from "./local-target.ts";
 import { openLogFile } from "./log-file.ts";
 import { findPort, forgetRunRecord, prepareDataDir, saveRunRecord, settleFormerStart } from "./prepare.ts";
 import { type ChildSettings, childSettings } from "./programs.ts";
@@ -149,7 +150,7 @@ export class Platform {
   }
 
   private dialVariables(): Record<string, string> {
-    const caFile = this.caFile();
+    const caFile = localCaFile(this.options.config);
     return { TENDON_URL: this.url, ...(caFile === undefined ? {} : { TENDON_CA_FILE: caFile }) };
   }
 
@@ -192,21 +193,7 @@ export class Platform {
 
   private async connect(): Promise<Api> {
     const { dataDir, config } = this.options;
-    const key = config.TENDON_ADMIN_KEY ?? (await readAdminKey(dataDir)) ?? config.TENDON_API_KEY;
-    const target: Target = {
-      url: this.url,
-      key,
-      keyOrigin: key === undefined ? `there is no ${dataDir.path}/admin.key` : `${dataDir.path}/admin.key`,
-      dataDir,
-      caFile: this.caFile(),
-      proxy: { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY },
-    };
-    return connectTo(target);
-  }
-
-  /** A certificate that signs itself is its own authority. */
-  private caFile(): string | undefined {
-    return this.options.config.TENDON_CA_FILE ?? this.options.config.TENDON_TLS_CERT;
+    return connectTo(await localTarget(this.url, dataDir, config));
   }
 
   private async waitUntil(path: "/readyz" | "/healthz", what: string): Promise<void> {
@@ -217,12 +204,12 @@ export class Platform {
     const startedMs = this.clock.monotonicMs();
     let told = "";
     for (;;) {
-      const health = await askHealth(this.url, path, this.caFile());
+      const health = await askHealth(this.url, path, localCaFile(this.options.config));
       if (failure !== undefined) throw failureError(failure, this.path("logs"));
       if (this.stopping !== undefined) throw new StartupError("stopped while it started");
-      if (health?.ok) return;
+      if (health.ok) return;
       const waitedMs = this.clock.monotonicMs() - startedMs;
-      const why = (health?.missing ?? []).join("; ") || `the ${what} does not answer yet`;
+      const why = health.missing.join("; ") || `the ${what} does not answer yet`;
       if (waitedMs > READY_WITHIN_MS)
         throw new StartupError(`not ready in time: ${why}; the logs are in ${this.path("logs")}`);
       if (waitedMs > SAY_WHY_AFTER_MS && why !== told) {

@@ -6,6 +6,7 @@ import { createServer } from "node:net";
 import { dirname, join } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
+import { TENDON } from "../command-name.ts";
 import {
   type DataDir,
   isAlive,
@@ -70,7 +71,7 @@ export async function settleFormerStart(
   const running = await runningStart(dataDir);
   if (running !== undefined) {
     throw new StartupError(
-      `Tendon runs already on ${dataDir.path} (process ${running.pid}, ${running.url}); use it with "npx tendon chat", or stop it first`,
+      `Tendon runs already on ${dataDir.path} (process ${running.pid}, ${running.url}); use it with "${TENDON} chat", or stop it first`,
     );
   }
   const children = (await readRunRecord(dataDir))?.children ?? [];

@@ -1,11 +1,17 @@
 /** What somebody is told when everything runs. */
 import type { GetStatusResponse } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import { TENDON } from "../command-name.ts";
 import type { CliConfig } from "../config.ts";
 import type { Target } from "../connect.ts";
 import { formatFields } from "../table.ts";
 import type { Defaults } from "./defaults.ts";
 
-export function welcomeText(target: Target, status: GetStatusResponse, config: CliConfig): string {
+export function welcomeText(
+  target: Target,
+  status: GetStatusResponse,
+  config: CliConfig,
+  readyAfter: string,
+): string {
   const keyFile = `${shellPath(target.dataDir.path)}/admin.key`;
   const fields = formatFields([
     ["listens on", target.url],
@@ -16,13 +22,13 @@ export function welcomeText(target: Target, status: GetStatusResponse, config: C
   ]);
   const named = target.dataDir.isNamed ? ` --data-dir ${shellPath(target.dataDir.path)}` : "";
   return `
-Tendon is ready.
+Tendon is ready after ${readyAfter}.
 
 ${fields}
 
 Try:
-  npx tendon chat${named}
-  npx tendon session create${named} --message "run: uname -a"
+  ${TENDON} chat${named}
+  ${TENDON} session create${named} --message "run: uname -a"
   curl ${target.url}/tendon.v1.SessionService/ListSessions -H "authorization: Bearer $(cat ${keyFile})" -H "content-type: application/json" -d '{}'
 `;
 }
@@ -61,7 +67,7 @@ export function modelText(status: GetStatusResponse, config: CliConfig): string 
 export function isolationText(status: GetStatusResponse): string {
   if (status.isolation.length > 0) return status.isolation.join("\n");
   return status.handAgentsOnline > 0
-    ? "none can be made on the hand agent's machine; tendon doctor says why"
+    ? `none can be made on the hand agent's machine; ${TENDON} doctor says why`
     : "unknown: no hand agent is connected";
 }
 

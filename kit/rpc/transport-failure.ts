@@ -22,7 +22,11 @@ export function transportMessage(details: string): string {
       details,
     );
   if (found === null) return details;
-  const cause = [found[1], found[2]].filter(Boolean).join("; ");
+  return connectionMessage([found[1], found[2]].filter(Boolean).join("; "));
+}
+
+/** The same for what Node itself says of a connection. */
+export function connectionMessage(cause: string): string {
   // Newer versions of Node add advice about themselves.
   const short = cause.replace(/; if the root CA is installed locally.*$/s, "");
   if (NO_AUTHORITY.test(cause)) return `${UNTRUSTED}: ${short}; ${CA_HINT}`;
