@@ -51,10 +51,10 @@ describe("the next step", () => {
   });
 
   it("is to rest in a session that ended, and to go on in its fork", () => {
-    const ended = [message, ["session.status_terminated"]] as const;
-    expect(stepAfter([...ended])).toEqual({ kind: "rest" });
-    const fork = [...ended, ["session.forked", { origin_session_id: "sesn_1", position: 2 }]] as const;
-    expect(stepAfter([...fork])).toMatchObject({ kind: "ask", inputs: [{ eventId: "e1" }] });
+    const ended: [string] = ["session.status_terminated"];
+    expect(stepAfter([message, ended])).toEqual({ kind: "rest" });
+    const forked: [string, object] = ["session.forked", { origin_session_id: "sesn_1", position: 2 }];
+    expect(stepAfter([message, ended, forked])).toMatchObject({ kind: "ask", inputs: [{ eventId: "e1" }] });
   });
 
   it("is to ask the model with all that waits, as a new turn", () => {
