@@ -6,10 +6,12 @@ import {
   type CommandResult,
   CommandResultSchema,
   type ConnectResponse,
+  type HandReport,
+  type ProvisionCommand,
 } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { Executions } from "./executions.ts";
 import { handReport } from "./hand-report.ts";
-import { HandRefusal, type HandStatus, type Hands } from "./hands.ts";
+import { HandRefusal, type Hands } from "./hands.ts";
 import { runTransfer } from "./transfer.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 
@@ -32,7 +34,7 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
       executions.forget(command.value.executionKeys);
       return;
     case "provision":
-      answer(deps, tunnel, command.value.commandId, () => hands.provision(command.value));
+      answer(deps, tunnel, command.value.commandId, () => provision(deps, command.value));
       return;
     case "release":
       answer(deps, tunnel, command.value.commandId, () => release(deps, command.value.handId));
@@ -58,16 +60,21 @@ async function release({ hands, executions }: CommandDeps, handId: string): Prom
   return undefined;
 }
 
-async function park({ hands, executions }: CommandDeps, handId: string): Promise<HandStatus> {
+async function park({ hands, executions }: CommandDeps, handId: string): Promise<HandReport> {
   if (executions.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a call is running in the hand");
-  return hands.park(handId);
+  const { status, ended } = await hands.park(handId);
+  return handReport(status, ended);
+}
+
+async function provision({ hands }: CommandDeps, command: ProvisionCommand): Promise<HandReport> {
+  return handReport(await hands.provision(command));
 }
 
 function answer(
   { log }: CommandDeps,
   tunnel: Tunnel,
   commandId: string,
-  run: () => Promise<HandStatus | undefined>,
+  run: () => Promise<HandReport | undefined>,
 ): void {
   const say = (result: Partial<Pick<CommandResult, "reason" | "message" | "hand">>) =>
     tunnel.send({ case: "commandResult", value: create(CommandResultSchema, { commandId, ...result }) });
@@ -75,7 +82,7 @@ function answer(
   Promise.resolve()
     .then(run)
     .then(
-      (status) => say(status === undefined ? {} : { hand: handReport(status) }),
+      (hand) => say(hand === undefined ? {} : { hand }),
       (error) => {
         const known = error instanceof HandRefusal || error instanceof TendonError;
         if (!known) log.error({ err: error }, `a command failed: ${messageOf(error)}`);

@@ -147,20 +147,24 @@ export class Hands {
     });
   }
 
-  /** Ends the hand's processes and keeps its files. Throws HandRefusal. */
-  async park(handId: string): Promise<HandStatus> {
+  /**
+   * Ends the hand's processes and keeps its files; it holds no place from then on. Gives the processes that ended calls
+   * had left running and that were ended now. Throws HandRefusal.
+   */
+  async park(handId: string): Promise<{ status: HandStatus; ended: ProcessInfo[] }> {
     const slot = this.slotOf(handId);
     return this.inTurn(slot, async () => {
-      if (slot.record.state === "parked") return statusOf(slot);
+      if (slot.record.state === "parked") return { status: statusOf(slot), ended: [] };
       if (!this.driverOf(slot.record.driver).capabilities.park) {
         throw new HandRefusal("NOT_IMPLEMENTED", `the driver ${slot.record.driver} cannot park hands`);
       }
+      const running = (await slot.live?.hand.callProcesses()) ?? [];
       const left = (await slot.live?.hand.park?.())?.left ?? [];
       slot.live = undefined;
       slot.record.state = "parked";
       slot.detail = left.length === 0 ? "parked" : `parked; ${left.length} processes did not end`;
       await this.save();
-      return statusOf(slot);
+      return { status: statusOf(slot), ended: running.filter(({ callId }) => callId !== undefined) };
     });
   }
 
@@ -179,7 +183,13 @@ export class Hands {
     }
     if (ownerNumber !== undefined && raiseOwner(slot.record, ownerNumber)) await this.save();
     if (slot.live !== undefined) return slot.live;
-    return this.inTurn(slot, () => this.wakeUp(slot));
+    return this.inTurn(slot, async () => {
+      const wasParked = slot.record.state === "parked";
+      const live = await this.wakeUp(slot);
+      // Before its first process: after a crash only the processes of hands that are noted as ready are looked for.
+      if (wasParked) await this.save();
+      return live;
+    });
   }
 
   /** Destroys what nobody owns: hands of this installation that were named twice, a period apart (H1). */
@@ -223,7 +233,9 @@ export class Hands {
 
   private newHand({ handId, driver, ownerNumber }: ProvisionCommand): Slot {
     if (this.draining) throw new HandRefusal("DRAINING", "the hand agent is stopping");
-    if (this.slots.size >= this.options.capacity) {
+    // A parked hand is files only and holds no place; whether one may be resumed is the server's to say, who counts alike.
+    const places = [...this.slots.values()].filter(({ record, lost }) => !lost && record.state !== "parked");
+    if (places.length >= this.options.capacity) {
       throw new HandRefusal(
         "LIMIT_EXCEEDED",
         `the hand agent has its ${this.options.capacity} hands already`,

@@ -16,6 +16,7 @@ import { ExecutionStreams } from "./execution-streams.ts";
 import { Executor } from "./executor.ts";
 import { createHandControl } from "./hand-control.ts";
 import { HandEndings } from "./hand-endings.ts";
+import { HandParking } from "./hand-parking.ts";
 import { PeerAccess } from "./peer-access.ts";
 import { PeerFeeds } from "./peer-feeds.ts";
 import { Provisioner } from "./provisioner.ts";
@@ -60,7 +61,8 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   const hub = new ExecutionHub({ clock, log, readerStallMs: timing.readerStallMs });
   const conclusions = new Conclusions(deps, hub);
   const endings = new HandEndings(deps, links, conclusions);
-  const provisioner = new Provisioner(deps, { links, endings, conclusions });
+  const parking = new HandParking(deps, { links, conclusions });
+  const provisioner = new Provisioner(deps, { links, endings, conclusions, parking });
   const executor = new Executor(deps, { links, hub, conclusions, provisioner, toolLists });
   const feeds = new PeerFeeds(deps, { connections, agents: links, hub });
   const forPeers = new PeerAccess(deps, connections, hub);
@@ -82,7 +84,11 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   return {
     name: "hands",
     services: [bindService(HandService, handService), bindService(HandAgentService, agentService)],
-    parts: [provisioner, feeds, new Sweeper(deps, { connections, hub, conclusions, endings, provisioner })],
+    parts: [
+      provisioner,
+      feeds,
+      new Sweeper(deps, { connections, hub, conclusions, endings, provisioner, parking }),
+    ],
     forPeers,
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,

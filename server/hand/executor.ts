@@ -12,7 +12,7 @@ import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
 import { startMessage, stopMessage } from "./execution-messages.ts";
-import { handLostResult } from "./hand-endings.ts";
+import { handLostResult, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
 import { operatedEvent } from "./hand-events.ts";
 import { KnownHands } from "./known-hands.ts";
 import type { LiveExecution } from "./live-execution.ts";
@@ -244,7 +244,7 @@ export class Executor {
     const { hands } = this.deps.store;
     if (handId !== "") return this.namedHand(handId);
     const usable = call.sessionId === undefined ? undefined : await hands.usable(call.sessionId, call.slot);
-    if (usable !== undefined) return { hand: usable };
+    if (usable?.state === "ready") return { hand: usable };
     const opened = await hands.open({
       workspaceId: call.workspaceId,
       sessionId: call.sessionId,
@@ -254,6 +254,7 @@ export class Executor {
       requestId: undefined,
       lease,
       noticeAfterLoss: NOTICE_AFTER_LOSS,
+      noticeAfterRelease: NOTICE_AFTER_RELEASE,
       toolUseId: call.answersToolUse ? call.executionId : undefined,
     });
     if (opened.kind === "loss_not_told") return { failure: handLostResult(opened.hand.stateDetail) };

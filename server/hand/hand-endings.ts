@@ -86,6 +86,7 @@ export class HandEndings {
         return false;
       }
       await this.deps.store.hands.destroyed(hand.handId);
+      this.links.changed();
       return true;
     } catch (error) {
       if (!isTendonError(error)) throw error;
@@ -97,6 +98,10 @@ export class HandEndings {
     }
   }
 }
+
+/** For the first call after the slot's hand was given back: by its owner, or because it was parked for too long (H2). */
+export const NOTICE_AFTER_RELEASE =
+  "Note: the environment that earlier calls ran in was released, with all files in it. This call ran in a new, empty one.";
 
 export function handLostResult(detail: string) {
   return failureResult({

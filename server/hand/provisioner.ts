@@ -9,6 +9,7 @@ import type { HandDeps } from "./deps.ts";
 import type { HandEndings } from "./hand-endings.ts";
 import { provisionedEvent } from "./hand-events.ts";
 import { environmentOf, resourcesOf } from "./hand-messages.ts";
+import type { HandParking } from "./hand-parking.ts";
 import { choosePlacement, wishOf } from "./rules.ts";
 
 export type Provisioned =
@@ -21,25 +22,31 @@ export class Provisioner implements Service {
   private readonly links: AgentLinks;
   private readonly endings: HandEndings;
   private readonly conclusions: Conclusions;
+  private readonly parking: HandParking;
   private readonly running = new Map<string, Promise<Provisioned>>();
   private stopped = false;
 
-  constructor(deps: HandDeps, parts: { links: AgentLinks; endings: HandEndings; conclusions: Conclusions }) {
+  constructor(
+    deps: HandDeps,
+    parts: { links: AgentLinks; endings: HandEndings; conclusions: Conclusions; parking: HandParking },
+  ) {
     this.deps = deps;
     this.links = parts.links;
     this.endings = parts.endings;
     this.conclusions = parts.conclusions;
+    this.parking = parts.parking;
   }
 
   /**
-   * Waits until the hand is ready, or says why it will not be. All who ask for one hand share one attempt, which goes
+   * Waits until the hand is ready, or says why it will not be; a parked one is given a place again. All who ask for one hand share one attempt, which goes
    * on when they leave and ends after the environment's provision timeout.
    */
   ensure(hand: HandRecord): Promise<Provisioned> {
-    if (hand.state === "ready" || hand.state === "parked") return Promise.resolve({ kind: "ready", hand });
+    if (hand.state === "ready") return Promise.resolve({ kind: "ready", hand });
     const running = this.running.get(hand.handId);
     if (running !== undefined) return running;
-    const attempt = this.drive(hand).finally(() => this.running.delete(hand.handId));
+    const begun = hand.state === "parked" ? this.resume(hand) : this.drive(hand);
+    const attempt = begun.finally(() => this.running.delete(hand.handId));
     this.running.set(hand.handId, attempt);
     attempt.catch(() => {}); // those who asked may have left
     return attempt;
@@ -92,6 +99,7 @@ export class Provisioner implements Service {
       if (this.stopped) throw new TendonError("DRAINING", "the server stops; ask again");
       const hand = await store.hands.find(asked.handId);
       if (hand === undefined) return gone("it was deleted");
+      if (hand.state === "parked") return this.resume(hand);
       if (hand.state !== "provisioning") return settled(hand);
       const leftMs = deadlineMs - clock.monotonicMs();
       if (leftMs <= 0) return this.fail(hand, "server", "NO_HAND_AGENT", why);
@@ -102,11 +110,34 @@ export class Provisioner implements Service {
       } else {
         const link = await this.links.locate(hand.handAgentId);
         if (link !== undefined) {
+          why = `hand agent ${hand.handAgentId} did not make it in time`;
           const outcome = await this.provisionOn(link, hand, leftMs);
           if (outcome !== undefined) return outcome;
           continue;
         }
         why = `hand agent ${hand.handAgentId}, on which the hand was placed, is not connected to this server`;
+      }
+      await this.changed(Math.min(timing.lookAgainMs, leftMs));
+    }
+  }
+
+  /** Gives a parked hand a place again, on the agent that has its files. The next call has the agent resume it. */
+  private async resume(asked: HandRecord): Promise<Provisioned> {
+    const { clock, store, timing } = this.deps;
+    const deadlineMs = clock.monotonicMs() + this.timeoutMs(asked);
+    for (;;) {
+      if (this.stopped) throw new TendonError("DRAINING", "the server stops; ask again");
+      const resumed = await store.hands.resume(asked.handId, `resumed; it was parked: ${asked.stateDetail}`);
+      if (resumed === undefined) {
+        const hand = await store.hands.find(asked.handId);
+        return hand === undefined ? gone("it was deleted") : settled(hand);
+      }
+      if (resumed !== "full") return { kind: "ready", hand: resumed };
+      if (await this.parking.makeRoom([asked.handAgentId ?? ""])) continue;
+      const leftMs = deadlineMs - clock.monotonicMs();
+      if (leftMs <= 0) {
+        const message = `hand ${asked.handId} is parked with its files, and its hand agent is full`;
+        return { kind: "failed", part: "server", reason: "NO_HAND_AGENT", message };
       }
       await this.changed(Math.min(timing.lookAgainMs, leftMs));
     }
@@ -119,6 +150,8 @@ export class Provisioner implements Service {
     const agents = await store.handAgents.candidates(hand.workspaceId, wish.pool);
     const choice = choosePlacement(wish, agents, (agent) => this.isReachable(agent));
     if (choice.kind === "wait") {
+      const full = (choice.full ?? []).map(({ handAgentId }) => handAgentId);
+      if (await this.parking.makeRoom(full)) return undefined;
       await store.hands.setDetail(hand.handId, `waits: ${choice.why}`);
       return choice.why;
     }
@@ -158,6 +191,11 @@ export class Provisioner implements Service {
         },
         leftMs,
       );
+      if (answer.reason === "LIMIT_EXCEEDED") {
+        // What has just given its place back is still being cleared away there.
+        await this.changed(Math.min(this.deps.timing.lookAgainMs, leftMs));
+        return undefined;
+      }
       if (answer.reason !== "") {
         return await this.fail(
           hand,

@@ -11,7 +11,7 @@ import {
   resultOfEvent,
   storedText,
 } from "./results.ts";
-import { callTimeoutMs, checkToolUse, choosePlacement, parseInput } from "./rules.ts";
+import { callTimeoutMs, checkToolUse, choosePlacement, durationText, parseInput } from "./rules.ts";
 import { checkHandTiming, HAND_TIMING } from "./timing.ts";
 
 const process = {
@@ -187,4 +187,9 @@ test("the times that the product uses find a half-open connection within 30 s, a
   expect(() => checkHandTiming(HAND_TIMING)).not.toThrow();
   expect(() => checkHandTiming({ ...HAND_TIMING, heartbeatTimeoutMs: 26_000 })).toThrow(/30 s/);
   expect(() => checkHandTiming({ ...HAND_TIMING, heartbeatEveryMs: 10_000 })).toThrow(/lost heartbeat/);
+});
+
+test("durations are said in the largest unit that fits exactly", () => {
+  const said = [1_800_000, 90_000, 7_200_000, 86_400_000, 7 * 86_400_000, 1_500, 0].map(durationText);
+  expect(said).toEqual(["30 min", "90 s", "2 h", "1 day", "7 days", "1500 ms", "0 ms"]);
 });

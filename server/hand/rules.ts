@@ -20,8 +20,8 @@ export type Placement =
       readonly driver: DriverRecord;
       readonly why: string;
     }
-  /** Nowhere now; `why` is for people and models. */
-  | { readonly kind: "wait"; readonly why: string };
+  /** Nowhere now; `why` is for people and models. `full`: agents that could host it but for their capacity. */
+  | { readonly kind: "wait"; readonly why: string; readonly full?: readonly HandAgentRecord[] };
 
 export function wishOf(spec: EnvironmentSpec, defaultDriver: string): PlacementWish {
   return { driver: spec.driver || defaultDriver, pool: spec.pool, labels: spec.labels };
@@ -63,11 +63,24 @@ export function choosePlacement(
   if (agent === undefined) {
     const count =
       able.length === 1 ? "the fitting hand agent is" : `all ${able.length} fitting hand agents are`;
-    return { kind: "wait", why: `${count} full` };
+    return { kind: "wait", why: `${count} full`, full: able };
   }
   const driver = driverOf(agent, wish.driver)!;
   const name = agent.name === "" ? agent.handAgentId : `${agent.name} (${agent.handAgentId})`;
   return { kind: "place", agent, driver, why: `placed on ${name} by driver ${driver.name}` };
+}
+
+/** "7 days", "30 min", "90 s": the largest unit that says it exactly; below a second in milliseconds. */
+export function durationText(ms: number): string {
+  if (ms === 24 * 3_600_000) return "1 day";
+  const units: [number, string][] = [
+    [24 * 3_600_000, "days"],
+    [3_600_000, "h"],
+    [60_000, "min"],
+    [1_000, "s"],
+  ];
+  for (const [unitMs, unit] of units) if (ms >= unitMs && ms % unitMs === 0) return `${ms / unitMs} ${unit}`;
+  return `${ms} ms`;
 }
 
 function hasLabels(have: Readonly<Record<string, string>>, want: Readonly<Record<string, string>>): boolean {

@@ -20,7 +20,7 @@ import type { Cursor, PageRequest } from "../store/page.ts";
 import type { CallOrders } from "./call-orders.ts";
 import type { HandDeps } from "./deps.ts";
 import type { Executor } from "./executor.ts";
-import type { HandEndings } from "./hand-endings.ts";
+import { type HandEndings, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
 import { handAgentMessage, handMessage } from "./hand-messages.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
 import { type Provisioner, provisionError } from "./provisioner.ts";
@@ -58,6 +58,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       requestId: request.requestId,
       lease,
       noticeAfterLoss: "",
+      noticeAfterRelease: NOTICE_AFTER_RELEASE,
       toolUseId: undefined,
     });
     const { hand } = opened;

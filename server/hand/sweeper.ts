@@ -1,7 +1,7 @@
 /** Looks for what nobody else will notice: overdue executions, hands that wait for ever, agents that were revoked elsewhere. */
 import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
-import type { StaleHand } from "../store/hands.ts";
+import type { HandRecord, StaleHand } from "../store/hands.ts";
 import type { AgentConnections } from "./agent-connections.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
@@ -9,9 +9,11 @@ import type { ExecutionHub } from "./execution-hub.ts";
 import { stopMessage } from "./execution-messages.ts";
 import { loseAgent } from "./hand-control.ts";
 import type { HandEndings } from "./hand-endings.ts";
+import type { HandParking } from "./hand-parking.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { fromStoredText } from "./results.ts";
+import { durationText } from "./rules.ts";
 import { sendUnsentCalls } from "./unsent-calls.ts";
 
 export interface SweeperParts {
@@ -20,11 +22,17 @@ export interface SweeperParts {
   readonly conclusions: Conclusions;
   readonly endings: HandEndings;
   readonly provisioner: Provisioner;
+  readonly parking: HandParking;
 }
 
 /** A hand may be in state provisioning for the longest provision timeout and so much more. */
 const PROVISIONING_LIMIT_MS = 3_600_000 + 300_000;
 const BATCH = 100;
+/** Parked hands that are released in one round: their agents remove files. */
+const RELEASE_BATCH = 10;
+const EXCESS_BATCH = 50;
+/** Parked hands that one agent keeps at most; it has to name them all in its greeting. */
+const MAX_PARKED_OF_AGENT = 8_000;
 /** An agent that still talks about an overdue execution gets so many graces to end it. */
 const GRACES_WHILE_STREAMING = 5;
 
@@ -36,6 +44,7 @@ export class Sweeper implements Service {
   private readonly running = new Set<Promise<void>>();
   private stopped = false;
   private lastReapMs = Number.NEGATIVE_INFINITY;
+  private lastExcessMs = Number.NEGATIVE_INFINITY;
   /** When a stored result was first seen whose output still comes over another replica. */
   private readonly seenMs = new WeakMap<LiveExecution, number>();
 
@@ -48,6 +57,7 @@ export class Sweeper implements Service {
     const { timing } = this.deps;
     this.timers.push(this.alone(timing.sweepEveryMs, () => this.sweep()));
     this.timers.push(this.alone(timing.pollResultsMs, () => this.poll()));
+    this.timers.push(this.alone(timing.parkEveryMs, () => this.parkIdle()));
   }
 
   async stop(): Promise<void> {
@@ -64,7 +74,16 @@ export class Sweeper implements Service {
     );
     await this.attempt("overdue executions could not be ended", () => this.endOverdue());
     await this.attempt("stale hands could not be ended", () => this.endStale());
+    await this.attempt("hands that were parked for long could not be released", () =>
+      this.releaseLongParked(),
+    );
     await this.attempt("unowned hands could not be named", () => this.nameUnowned());
+  }
+
+  /** Hands whose agents are connected here, so that one replica looks after each. */
+  async parkIdle(): Promise<void> {
+    const handAgentIds = this.parts.connections.all().map(({ handAgentId }) => handAgentId);
+    await this.attempt("idle hands could not be parked", () => this.parts.parking.parkIdle(handAgentIds));
   }
 
   /** Results that another replica stored, for those who follow here. */
@@ -170,6 +189,20 @@ export class Sweeper implements Service {
           await this.parts.endings.release(hand, "it could not be made in time", undefined);
         }
     }
+  }
+
+  private async releaseLongParked(): Promise<void> {
+    const { store, timing } = this.deps;
+    const release = async (hands: readonly HandRecord[], why: string) => {
+      await Promise.all(hands.map((hand) => this.parts.endings.release(hand, why, undefined)));
+    };
+    const old = await store.hands.longParked(timing.keepParkedMs, RELEASE_BATCH);
+    await release(old, `it was parked for ${durationText(timing.keepParkedMs)}`);
+    const now = this.deps.clock.monotonicMs();
+    if (now - this.lastExcessMs < timing.reaperPeriodMs) return;
+    this.lastExcessMs = now;
+    const excess = await store.hands.excessParked(MAX_PARKED_OF_AGENT, EXCESS_BATCH);
+    await release(excess, `its hand agent keeps at most ${MAX_PARKED_OF_AGENT} parked hands`);
   }
 
   private async nameUnowned(): Promise<void> {

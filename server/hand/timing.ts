@@ -27,8 +27,18 @@ export interface HandTiming {
   readonly pollResultsMs: number;
   /** A bound call that its agent was not told of by then was left behind by whoever bound it. */
   readonly unsentAfterMs: number;
-  /** A feed from another replica that brought nothing for so long does not hold up a stored result. */
+  /** A stored result waits at most so long for other replicas to bring the output before it. */
   readonly feedStallMs: number;
+  /** A hand without calls is parked after so long when its environment does not say. */
+  readonly idleTimeoutMs: number;
+  /** How often idle hands are looked for. */
+  readonly parkEveryMs: number;
+  /** Where places are scarce, only a hand that was unused for so long makes room: its session may just be about to go on. */
+  readonly spareUnusedMs: number;
+  /** How long an agent may take to end a hand's processes. */
+  readonly parkWaitMs: number;
+  /** A hand that stayed parked for so long is released. */
+  readonly keepParkedMs: number;
   /** A hand that nobody owns is named to its agent so often; the second time it is destroyed (H1). */
   readonly reaperPeriodMs: number;
 }
@@ -48,6 +58,11 @@ export const HAND_TIMING: HandTiming = {
   pollResultsMs: 1_000,
   unsentAfterMs: 2_000,
   feedStallMs: 3_000,
+  idleTimeoutMs: 30 * 60_000,
+  parkEveryMs: 5_000,
+  spareUnusedMs: 2_000,
+  parkWaitMs: 15_000,
+  keepParkedMs: 7 * 24 * 3_600_000,
   reaperPeriodMs: 60_000,
 };
 

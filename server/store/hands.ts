@@ -50,6 +50,8 @@ export interface OpenHandRequest {
   readonly lease: LeaseClaim | undefined;
   /** What the first call on a new hand is told when the slot's last hand was lost. */
   readonly noticeAfterLoss: string;
+  /** The same when the slot's last hand had run calls and was given back. */
+  readonly noticeAfterRelease: string;
   /** The tool use that needs the hand: a loss that its brain did not know of when it asked is told first (H2). */
   readonly toolUseId: string | undefined;
 }
@@ -116,6 +118,25 @@ export interface HandStore {
   known(handIds: readonly string[]): Promise<Set<string>>;
   /** Hands that wait for something that may never come, at most `limit`. */
   stale(request: { provisioningForMs: number; offlineForMs: number; limit: number }): Promise<StaleHand[]>;
+  /**
+   * Ready hands that nothing runs in and whose agents can park them, at most `limit`; never those of `except`. The
+   * longest unused first, but hands in which calls left processes running last.
+   */
+  unused(request: UnusedHandsQuery): Promise<HandRecord[]>;
+  /**
+   * ready → parked, and the event, once its agent has parked it. Undefined when it was used since `hand` was read: then
+   * it stays ready, and its next call resumes it if it has to.
+   */
+  park(request: { hand: HandRecord; stateDetail: string; event: HandEvent }): Promise<HandChange | undefined>;
+  /**
+   * parked → ready: gives the hand a place of its agent again. `full` when there is none, undefined when the hand is not
+   * parked (any more).
+   */
+  resume(handId: string, stateDetail: string): Promise<HandRecord | "full" | undefined>;
+  /** Hands that have been parked for `keepMs`; the longest parked first, at most `limit`. */
+  longParked(keepMs: number, limit: number): Promise<HandRecord[]>;
+  /** Parked hands beyond the newest `mostOfAgent` of one agent; the longest parked first, at most `limit`. */
+  excessParked(mostOfAgent: number, limit: number): Promise<HandRecord[]>;
 
   /** The tools that a session's slot was promised, pinned at the first call with `choose`'s answer. */
   pinTools(
@@ -123,6 +144,18 @@ export interface HandStore {
     slot: string,
     choose: () => Promise<readonly ToolRecord[]>,
   ): Promise<{ digest: string; tools: readonly ToolRecord[] }>;
+}
+
+export interface UnusedHandsQuery {
+  readonly handAgentIds: readonly string[];
+  /** Unused for so long, in milliseconds. */
+  readonly unusedForMs: number;
+  /** The hand's own idle timeout counts; `unusedForMs` only where its environment says none. */
+  readonly byIdleTimeout: boolean;
+  /** Also hands of sessions that run now. */
+  readonly alsoRunning: boolean;
+  readonly except: readonly string[];
+  readonly limit: number;
 }
 
 export interface HandChange {

@@ -112,3 +112,42 @@ test("a revoked agent is cut off and ends with its own status", async () => {
   platform = undefined;
   await expect(running.stop()).rejects.toThrow("hand-agent ended with 3");
 }, 90_000);
+
+test("three hands take turns on one place; each finds its file again and is told that its shell is new (H5, R16)", async () => {
+  platform = await startPlatform({
+    programs: ["hand-agent"],
+    env: { "hand-agent": { TENDON_HAND_AGENT_CAPACITY: "1" } },
+  });
+  const hands = platform.client(HandService);
+  const environments = platform.client(EnvironmentService);
+  const { environment } = await environments.createEnvironment({ spec: { name: "lasting" } });
+  const { environment: brief } = await environments.createEnvironment({
+    spec: { name: "brief", idleTimeoutMs: 500n },
+  });
+  const made: string[] = [];
+  for (const name of ["a", "b", "c"]) {
+    const request = { requestId: randomUUID(), environmentId: environment!.id };
+    const { hand } = await hands.provision(request, { deadlineMs: 30_000 });
+    made.push(hand!.id);
+    const command = `echo ${name} > file; x=${name}; sleep 600 > /dev/null & cat file`;
+    const { output } = await follow(hands, { handId: hand!.id, executionId: `write-${name}`, command });
+    expect(output).toBe(`${name}\n`);
+  }
+  const again = await follow(hands, {
+    handId: made[0]!,
+    executionId: "again",
+    command: 'cat file; echo "x=$x"; pgrep -c sleep',
+  });
+  expect(again.output).toBe("a\nx=\n0\n");
+  expect(again.result.content).toContain("its shell is new");
+  const details = async () => {
+    const listed = await hands.listHands({});
+    return made.map((id) => listed.hands.find((hand) => hand.id === id)!.stateDetail);
+  };
+  const ended = "1 background process was ended";
+  expect((await details()).slice(1)).toEqual(Array(2).fill(`made room for another session; ${ended}`));
+  const { hand } = await hands.provision({ requestId: randomUUID(), environmentId: brief!.id });
+  made.push(hand!.id);
+  expect((await details())[0]).toBe("made room for another session");
+  await eventually(async () => (await details())[3] === "idle for 500 ms");
+}, 120_000);

@@ -209,6 +209,21 @@ export class RigSession {
     return { sessionId: this.id, executionId, slot, name, input: JSON.stringify(input), lease: this.lease };
   }
 
+  /** Its turn is over: no brain runs it until `wake`. */
+  async rest(): Promise<void> {
+    await this.rig.pool.query(
+      "update sessions set lease_expires_at = now() - interval '1 second' where session_id = $1",
+      [this.id],
+    );
+  }
+
+  async wake(): Promise<void> {
+    await this.rig.pool.query(
+      "update sessions set lease_expires_at = now() + interval '1 hour' where session_id = $1",
+      [this.id],
+    );
+  }
+
   /** Another brain takes over: the lease of before is fenced. */
   async takeOver(): Promise<void> {
     const leaseId = newId("lease");

@@ -33,6 +33,8 @@ export interface ScriptedCall {
   readonly handId: string;
   readonly ownerNumber: bigint;
   readonly timeoutMs: bigint;
+  /** The hand had been parked: this call resumed it. */
+  readonly resumed: boolean;
   /** Aborts when the server stops the call. */
   readonly signal: AbortSignal;
   write(data: Uint8Array | string): void;
@@ -77,6 +79,12 @@ export class ScriptedHandAgent {
   journalId: string;
   /** Hands that it has. */
   readonly hands = new Set<string>();
+  /** Those of them that have no processes now. */
+  readonly parked = new Set<string>();
+  /** Hands that were not parked, at most at a time. */
+  mostPlaced = 0;
+  /** Processes that calls left running, by hand; parking ends them. */
+  readonly leftProcesses = new Map<string, { pid: bigint; executionId: string; command: string }[]>();
   readonly journal = new Map<string, JournalEntry>();
   /** How often each execution's effects began; more than once is what X1 forbids. */
   readonly runs = new Map<string, number>();
@@ -95,6 +103,8 @@ export class ScriptedHandAgent {
   pieceBytes = 64 * 1024;
   run: NonNullable<ScriptedAgentOptions["run"]>;
   onProvision: ScriptedAgentOptions["onProvision"];
+  /** A hand has been parked; the answer waits for it. */
+  beforeParkAnswer: (() => Promise<void>) | undefined;
   private readonly options: ScriptedAgentOptions;
   private connection: Connection | undefined;
   private call: BidiCall<typeof ConnectRequestSchema, typeof ConnectResponseSchema> | undefined;
@@ -127,10 +137,22 @@ export class ScriptedHandAgent {
           build: "scripted",
           installationId: "",
           journalId: this.journalId,
-          drivers: [{ name: "process", available: true, detail: "scripted isolation", tools: DEFAULT_TOOLS }],
+          drivers: [
+            {
+              name: "process",
+              available: true,
+              detail: "scripted isolation",
+              tools: DEFAULT_TOOLS,
+              capabilities: ["park"],
+            },
+          ],
           labels: {},
           capacityHands: 10,
-          hands: [...this.hands].map((handId) => ({ handId, state: HandState.READY, driver: "process" })),
+          hands: [...this.hands].map((handId) => ({
+            handId,
+            state: this.parked.has(handId) ? HandState.PARKED : HandState.READY,
+            driver: "process",
+          })),
           executions: [...this.journal.values()].map(({ key, result, outputBytes }) => ({
             executionKey: key,
             running: result === undefined,
@@ -200,7 +222,10 @@ export class ScriptedHandAgent {
     switch (kind.case) {
       case "provision": {
         const answer = (await this.onProvision?.(kind.value)) ?? {};
-        if ((answer.reason ?? "") === "") this.hands.add(kind.value.handId);
+        if ((answer.reason ?? "") === "") {
+          this.hands.add(kind.value.handId);
+          this.countPlaces();
+        }
         return this.say({
           case: "commandResult",
           value: { commandId: kind.value.commandId, reason: "", message: "", ...answer } as never,
@@ -208,10 +233,13 @@ export class ScriptedHandAgent {
       }
       case "release":
         this.hands.delete(kind.value.handId);
+        this.parked.delete(kind.value.handId);
         for (const entry of this.journal.values()) {
           if (entry.start?.handId === kind.value.handId) entry.stop.abort("released");
         }
         return this.say({ case: "commandResult", value: { commandId: kind.value.commandId } });
+      case "park":
+        return this.park(kind.value);
       case "startExecution":
         return this.begin(kind.value);
       case "stopExecution": {
@@ -223,6 +251,32 @@ export class ScriptedHandAgent {
         for (const key of kind.value.executionKeys) this.journal.delete(key);
         return;
     }
+  }
+
+  private async park({ commandId, handId }: { commandId: string; handId: string }): Promise<void> {
+    const busy = [...this.journal.values()].some(
+      ({ start, result }) => start?.handId === handId && result === undefined,
+    );
+    if (busy) {
+      this.say({ case: "commandResult", value: { commandId, reason: "HAND_BUSY", message: "a call runs" } });
+      return;
+    }
+    this.parked.add(handId);
+    const left = this.leftProcesses.get(handId) ?? [];
+    this.leftProcesses.delete(handId);
+    await this.beforeParkAnswer?.();
+    const hand = {
+      handId,
+      state: HandState.PARKED,
+      detail: "parked",
+      driver: "process",
+      leftProcesses: left,
+    };
+    this.say({ case: "commandResult", value: { commandId, hand } });
+  }
+
+  private countPlaces(): void {
+    this.mostPlaced = Math.max(this.mostPlaced, this.hands.size - this.parked.size);
   }
 
   private tombstone(key: string): JournalEntry {
@@ -251,7 +305,10 @@ export class ScriptedHandAgent {
   private async execute(entry: JournalEntry, input: string): Promise<void> {
     this.runs.set(entry.key, (this.runs.get(entry.key) ?? 0) + 1);
     const start = entry.start!;
+    const resumed = this.parked.delete(start.handId);
+    this.countPlaces();
     const result = await this.run({
+      resumed,
       key: entry.key,
       name: start.name,
       input: JSON.parse(input) as Record<string, unknown>,

@@ -3,8 +3,17 @@ import { spine } from "./0001-spine.ts";
 import { appendEvents } from "./0002-append-events.ts";
 import { callsAtOnce } from "./0003-calls-at-once.ts";
 import { logLife } from "./0004-log-life.ts";
+import { parkedHands } from "./0005-parked-hands.ts";
+import { sessionLoop } from "./0006-session-loop.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
 
-export const migrations: readonly Migration[] = [spine, appendEvents, callsAtOnce, logLife];
+export const migrations: readonly Migration[] = [
+  spine,
+  appendEvents,
+  callsAtOnce,
+  logLife,
+  parkedHands,
+  sessionLoop,
+];

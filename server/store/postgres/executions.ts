@@ -259,7 +259,7 @@ async function insertBound(
     `with agent as (select 1 from hand_agents where ${AGENT_TAKES_CALLS} for share),
      hand as (
        select hand_id, owner_number, notice from hands
-       where hand_id = $3 and hand_agent_id = $1 and state in ('ready', 'parked') and exists (select 1 from agent)
+       where hand_id = $3 and hand_agent_id = $1 and state = 'ready' and exists (select 1 from agent)
        for update
      ),
      used as (

@@ -18,9 +18,12 @@ const SEEN_WITHIN = "interval '45 seconds'";
 
 export const LIVING_HANDS = "state in ('provisioning', 'ready', 'parked')";
 
+/** Hands that hold a place of their agent, counted as the agent counts them: parked ones are files only (H5). */
+export const PLACED_HANDS = "(state in ('provisioning', 'ready') or destroy_pending)";
+
 const COLUMNS = `a.hand_agent_id, a.workspace_id, a.pool, a.name, a.labels, a.public_key, a.enrolled_at, a.revoked_at, a.generation,
   a.replica_id, a.journal_id, a.build, a.drivers, a.capacity_hands, a.last_seen_at,
-  (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and h.${LIVING_HANDS}) as hands,
+  (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and ${PLACED_HANDS}) as hands,
   a.revoked_at is null and a.replica_id is not null and a.last_seen_at > clock_timestamp() - ${SEEN_WITHIN} as online`;
 
 interface HandAgentRow {

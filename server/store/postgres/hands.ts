@@ -3,6 +3,7 @@ import { notFound, TendonError } from "../../../kit/errors.ts";
 import type { HandEvent, HandRecord, HandStateName, HandStore, LeaseClaim, StaleHand } from "../hands.ts";
 import { LIVING_HANDS, readToolList, writeToolList } from "./hand-agents.ts";
 import { appendToLog } from "./hand-log.ts";
+import { freePlaces, parking } from "./hand-parking.ts";
 import { openHand } from "./open-hand.ts";
 import { listPage } from "./page.ts";
 import type { Pool } from "./pool.ts";
@@ -73,6 +74,7 @@ export function createHandStore(pool: Pool): HandStore {
     },
     ...changes(pool),
     ...lists(pool),
+    ...parking(pool),
     pinTools: (sessionId, slot, choose) => pinTools(pool, sessionId, slot, choose),
   };
 }
@@ -100,13 +102,19 @@ function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "dest
         if (hand?.handAgentId !== handAgentId || (hand.state !== "ready" && hand.state !== "parked"))
           return undefined;
         const changed = hand.state !== state;
+        // A call is on its way that resumes it.
+        if (changed && state === "parked" && (await hasOpenExecution(transaction, hand))) return undefined;
+        // Why it was parked, the server knows better than the agent.
+        const detail = state === "parked" && !changed ? hand.stateDetail : stateDetail || hand.stateDetail;
         const advance = changed && event ? await tell(transaction, hand, event) : undefined;
         return {
-          hand: await write(transaction, handId, "state = $2, state_detail = $3, left_processes = $4", [
-            state,
-            stateDetail || hand.stateDetail,
-            leftProcesses,
-          ]),
+          hand: await write(
+            transaction,
+            handId,
+            `state = $2, state_detail = $3, left_processes = $4,
+             parked_at = case when $2 <> 'parked' then null else coalesce(parked_at, clock_timestamp()) end`,
+            [state, detail, leftProcesses],
+          ),
           advance: advance?.advance,
         };
       }),
@@ -166,7 +174,7 @@ function lists(pool: Pool): Pick<HandStore, "ofAgent" | "ofSession" | "known" | 
 }
 
 /** Locks the hand and, before it, its session; with a lease, the epoch must be the newest (E1). */
-async function lockHand(
+export async function lockHand(
   transaction: Transaction,
   handId: string,
   lease?: LeaseClaim,
@@ -214,11 +222,19 @@ export async function lockSession(
   return session;
 }
 
-async function tell(transaction: Transaction, hand: HandRecord, event: HandEvent) {
+export async function tell(transaction: Transaction, hand: HandRecord, event: HandEvent) {
   return hand.sessionId === undefined ? undefined : appendToLog(transaction, hand.sessionId, event);
 }
 
-async function write(
+export async function hasOpenExecution(transaction: Transaction, hand: HandRecord): Promise<boolean> {
+  const { rowCount } = await transaction.query(
+    "select 1 from executions where hand_agent_id = $1 and hand_id = $2 and finished_at is null limit 1",
+    [hand.handAgentId, hand.handId],
+  );
+  return rowCount === 1;
+}
+
+export async function write(
   transaction: Transaction,
   handId: string,
   assignments: string,
@@ -235,12 +251,7 @@ async function place(
   transaction: Transaction,
   request: Parameters<HandStore["place"]>[0],
 ): Promise<HandRecord | undefined> {
-  const agents = await transaction.query<{ free: number }>(
-    `select capacity_hands - (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and h.${LIVING_HANDS}) as free
-     from hand_agents a where hand_agent_id = $1 and revoked_at is null for update`,
-    [request.handAgentId],
-  );
-  if ((agents.rows[0]?.free ?? 0) <= 0) return undefined;
+  if ((await freePlaces(transaction, request.handAgentId)) <= 0) return undefined;
   const { rows } = await transaction.query<HandRow>(
     `update hands set hand_agent_id = $2, driver = $3, tools_digest = $4, state_detail = $5
      where hand_id = $1 and hand_agent_id is null and state = 'provisioning' returning ${HAND_COLUMNS}`,

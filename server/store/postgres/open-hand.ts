@@ -30,13 +30,15 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
       notice = request.noticeAfterLoss;
     }
     const ofSlot = JSON.parse(session.slot_environment_ids) as Record<string, string>;
+    // Given back, for one because it was parked for too long: its files are gone as well (H2).
+    if (newest?.state === "released") notice = request.noticeAfterRelease;
     environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
   }
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
   const { rows } = await transaction.query<HandRow>(
     `insert into hands (hand_id, workspace_id, session_id, slot, environment_id, environment, resources, request_id, state,
-       of_session, notice)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10) returning ${HAND_COLUMNS}`,
+       of_session, notice, idle_timeout_ms)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10, $11) returning ${HAND_COLUMNS}`,
     [
       newId("hand"),
       request.workspaceId,
@@ -48,9 +50,16 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
       request.requestId ?? null,
       sessionId !== undefined,
       notice,
+      idleTimeoutOf(environment.spec),
     ],
   );
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
+}
+
+/** 0: the server's default. The text is canonical JSON of an EnvironmentSpec, where 64-bit numbers are strings. */
+function idleTimeoutOf(spec: string): number {
+  const { idleTimeoutMs } = JSON.parse(spec) as { idleTimeoutMs?: string | number };
+  return Number(idleTimeoutMs ?? 0);
 }
 
 function isLiving(row: HandRow): boolean {
@@ -78,7 +87,7 @@ async function findRequest(
   return { kind: "hand", hand: toHand(row), created: false };
 }
 
-/** The living hand of the slot, else the one that ended last. */
+/** The living hand of the slot, else the last one that was there to be missed. */
 async function newestOfSlot(
   transaction: Transaction,
   sessionId: string,
@@ -86,6 +95,7 @@ async function newestOfSlot(
 ): Promise<HandRow | undefined> {
   const { rows } = await transaction.query<HandRow>(
     `select ${HAND_COLUMNS} from hands where session_id = $1 and slot = $2
+       and (${LIVING_HANDS} or (state = 'lost' and ready_at is not null) or (state = 'released' and last_used_at is not null))
      order by (${LIVING_HANDS}) desc, created_at desc, hand_id desc limit 1`,
     [sessionId, slot],
   );

@@ -631,7 +631,8 @@ export declare type ReleaseCommand = Message<"tendon.v1.ReleaseCommand"> & {
 export declare const ReleaseCommandSchema: GenMessage<ReleaseCommand>;
 
 /**
- * Stops a hand's processes and keeps its workspace.
+ * Stops a hand's processes and keeps its workspace. The answer's `left_processes` are those that ended calls had left
+ * running and that were stopped.
  *
  * @generated from message tendon.v1.ParkCommand
  */

@@ -396,14 +396,14 @@ export declare type HandAgent = Message<"tendon.v1.HandAgent"> & {
   drivers: DriverDescription[];
 
   /**
-   * Hands that it can host at a time.
+   * Hands that it can host at a time, without parked ones.
    *
    * @generated from field: int32 capacity_hands = 8;
    */
   capacityHands: number;
 
   /**
-   * Hands that it hosts now.
+   * Hands that it hosts now, without parked ones.
    *
    * @generated from field: int32 hands = 9;
    */
