@@ -10,6 +10,10 @@ import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.j
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
+import {
+  ProxyService,
+  type ProxyServiceConnectResponse,
+} from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionService, type WatchEventsResponse } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
@@ -378,6 +382,27 @@ describe("what one replica has done, others act on at once", () => {
     });
     expect(await watcher.over).toBeUndefined();
   });
+});
+
+test("the end of a session on A reaches proxies at B", async () => {
+  const call = b.client(ProxyService, await b.localKey("proxy")).connect();
+  const heard: ProxyServiceConnectResponse["kind"][] = [];
+  const over = (async () => {
+    for await (const { kind } of call.responses) heard.push(kind);
+  })().catch(() => {});
+  // RFC 8037's example key and its thumbprint.
+  const publicJwk = '{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}';
+  const sealingKeys = [{ keyId: "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k", publicJwk }];
+  const value = { instanceId: newId("proxy"), protocolVersion: 1, url: "http://127.0.0.1:7401", sealingKeys };
+  await call.send({ kind: { case: "hello", value } });
+  await eventually(() => heard.length > 0);
+  const { session } = await a.client(SessionService).createSession({ agentId });
+  await a.client(SessionService).archiveSession({ sessionId: session?.id ?? "" });
+  const forgotten = () =>
+    heard.flatMap((kind) => (kind.case === "forgetSession" ? [kind.value.sessionId] : []));
+  await eventually(() => forgotten().includes(session?.id ?? ""), { withinMs: 2_000 });
+  call.cancel();
+  await over;
 });
 
 describe("who may call a replica", () => {
