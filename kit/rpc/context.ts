@@ -3,6 +3,9 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import type { TendonError } from "../errors.ts";
 import { newId } from "../ids.ts";
 
+/** Carries the call's id to its caller, with every answer and every failure. */
+export const REQUEST_ID_HEADER = "request-id";
+
 /** Names a value that interceptors leave for the implementation, such as the principal. */
 export interface ContextKey<T> {
   readonly name: string;

@@ -1,25 +1,34 @@
 /** Mounts the same services for Connect and gRPC-Web, and for gRPC over Node's own HTTP/2 server. */
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Http2ServerRequest, Http2ServerResponse } from "node:http2";
-import type { DescMethod, DescService, Message } from "@bufbuild/protobuf";
+import type { DescMethod, Message } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
   type ConnectRouter,
   type ContextKey,
+  createConnectRouter,
   createContextKey,
   createContextValues,
   type HandlerContext,
+  type Interceptor,
 } from "@connectrpc/connect";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
-import { ErrorInfoSchema } from "../../proto/gen/google/rpc/error_details_pb.js";
+import type { UniversalHandler, UniversalServerResponse } from "@connectrpc/connect/protocol";
+import {
+  compressionBrotli,
+  compressionGzip,
+  universalRequestFromNodeRequest,
+  universalResponseToNodeResponse,
+} from "@connectrpc/connect-node";
 import { messageOf, TendonError } from "../errors.ts";
+import { newId } from "../ids.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
-import { CallContext } from "./context.ts";
+import type { Logger } from "../log.ts";
+import { CallContext, REQUEST_ID_HEADER } from "./context.ts";
 import type { MountOptions } from "./mount-grpc.ts";
 import { Pipeline } from "./pipeline.ts";
+import { connectError, refusalOf, refusalResponse, strictJson } from "./refusal.ts";
 import { type BoundService, streamsResponses, type UntypedMethod } from "./service.ts";
-import { wireFailure } from "./status.ts";
 
 /** Answers an HTTP/1.1 request, or an HTTP/2 request through Node's compatibility API. */
 export type HttpHandler = (
@@ -32,42 +41,119 @@ export interface MountConnectOptions extends MountOptions {
   fallback: HttpHandler;
 }
 
-const peerKey: ContextKey<string> = createContextKey("unknown");
+/** What the adapter knows of a call before the library does, and whether the call reached its method. */
+interface Arrival {
+  peer: string;
+  reached: boolean;
+  /** Of a call that was refused before it reached its method. */
+  requestId?: string;
+}
+
+const arrivalKey: ContextKey<Arrival> = createContextKey({ peer: "unknown", reached: false });
 
 /** A handler for the methods' paths; all other requests go to `fallback`. Never throws. */
 export function mountConnect(services: readonly BoundService[], options: MountConnectOptions): HttpHandler {
   const pipeline = new Pipeline(options);
-  const handler = connectNodeAdapter({
-    routes: (router) => {
-      for (const bound of services) addRoutes(router, bound, pipeline);
-    },
-    fallback: options.fallback as Parameters<typeof connectNodeAdapter>[0]["fallback"] & {},
-    readMaxBytes: MAX_GRPC_MESSAGE_BYTES,
-    writeMaxBytes: MAX_GRPC_MESSAGE_BYTES,
-    contextValues: ({ socket }) =>
-      createContextValues().set(peerKey, `${socket.remoteAddress}:${socket.remotePort}`),
-  });
+  const connect = handlersOf(services, pipeline, "connect");
+  const grpc = handlersOf(services, pipeline, "grpc");
   return (request, response) => {
-    try {
-      handler(request, response);
-    } catch (error) {
-      // The adapter throws on what it cannot make a URL of, such as a request without a host.
-      options.log.debug(`bad request: ${messageOf(error)}`);
-      if (response.headersSent) response.destroy();
-      else (response as ServerResponse).writeHead(400, { "content-type": "text/plain" }).end("bad request\n");
+    const wire = request.headers["content-type"]?.startsWith("application/grpc") ? grpc : connect;
+    const handler = wire.get(request.url?.split("?", 1)[0] ?? "");
+    if (handler === undefined) {
+      options.fallback(request, response);
+      return;
     }
+    answer(handler, request, response).catch((error) => endBroken(response, error, options.log));
   };
 }
 
-function addRoutes(router: ConnectRouter, bound: BoundService, pipeline: Pipeline): void {
-  const implementation: Record<string, unknown> = {};
+function handlersOf(
+  services: readonly BoundService[],
+  pipeline: Pipeline,
+  wire: "connect" | "grpc",
+): ReadonlyMap<string, UniversalHandler> {
+  const router = createConnectRouter({
+    acceptCompression: [compressionGzip, compressionBrotli],
+    connect: wire === "connect",
+    grpc: wire === "grpc",
+    grpcWeb: wire === "grpc",
+    interceptors: [refusalInterceptor],
+    jsonOptions: strictJson,
+    readMaxBytes: MAX_GRPC_MESSAGE_BYTES,
+    writeMaxBytes: MAX_GRPC_MESSAGE_BYTES,
+  });
+  for (const bound of services) addRoutes(router, bound, pipeline, wire);
+  return new Map(router.handlers.map((handler) => [handler.requestPath, handler]));
+}
+
+/** Reading the one request of a stream fails inside the interceptors; that of a Connect unary call fails before them. */
+const refusalInterceptor: Interceptor = (next) => async (request) => {
+  try {
+    return await next(request);
+  } catch (error) {
+    const arrival = request.contextValues.get(arrivalKey);
+    if (arrival.reached || !(error instanceof ConnectError)) throw error;
+    arrival.requestId = newId("request");
+    throw connectError(refusalOf(error, request.method.input.typeName), arrival.requestId);
+  }
+};
+
+async function answer(
+  handler: UniversalHandler,
+  request: Parameters<HttpHandler>[0],
+  response: Parameters<HttpHandler>[1],
+): Promise<void> {
+  const { remoteAddress, remotePort } = request.socket;
+  const arrival: Arrival = { peer: `${remoteAddress}:${remotePort}`, reached: false };
+  const values = createContextValues().set(arrivalKey, arrival);
+  // Throws on what it cannot make a URL of, such as a request without a host.
+  const universal = universalRequestFromNodeRequest(request, response, undefined, values);
+  const answered = await handler(universal);
+  const type = handler.method.input.typeName;
+  const told = arrival.reached
+    ? answered
+    : await refused(answered, arrival.requestId ?? newId("request"), type);
+  await universalResponseToNodeResponse(told, response);
+}
+
+function refused(
+  answered: UniversalServerResponse,
+  requestId: string,
+  type: string,
+): UniversalServerResponse | Promise<UniversalServerResponse> {
+  const header = new Headers(answered.header);
+  header.set(REQUEST_ID_HEADER, requestId);
+  const isUnary = answered.status >= 400 && header.get("content-type") === "application/json";
+  return isUnary ? refusalResponse({ ...answered, header }, type, requestId) : { ...answered, header };
+}
+
+function endBroken(response: Parameters<HttpHandler>[1], error: unknown, log: Logger): void {
+  if (ConnectError.from(error).code === Code.Aborted) return;
+  log.debug(`bad request: ${messageOf(error)}`);
+  if (response.headersSent) (response as ServerResponse).destroy();
+  else (response as ServerResponse).writeHead(400, { "content-type": "text/plain" }).end("bad request\n");
+}
+
+function addRoutes(
+  router: ConnectRouter,
+  bound: BoundService,
+  pipeline: Pipeline,
+  wire: "connect" | "grpc",
+): void {
   for (const method of bound.service.methods) {
     const run = bound.methods.get(method.localName)!;
-    implementation[method.localName] = streamsResponses(method)
-      ? manyResponses(pipeline, method, run)
-      : oneResponse(pipeline, method, run);
+    if (streamsResponses(method)) router.rpc(method, manyResponses(pipeline, method, run) as never);
+    else if (wire === "connect" || method.methodKind !== "unary") {
+      router.rpc(method, oneResponse(pipeline, method, run) as never);
+    } else {
+      // On gRPC's wires the two kinds are the same; as a stream its request is read inside the interceptors.
+      const one = oneResponse(pipeline, method, run);
+      const asStream = async function* (input: Input, handler: HandlerContext): AsyncGenerator<Message> {
+        yield await one(input, handler);
+      };
+      router.rpc({ ...method, methodKind: "server_streaming" } as DescMethod, asStream as never);
+    }
   }
-  router.service(bound.service as DescService, implementation as never);
 }
 
 type Input = Message | AsyncIterable<Message>;
@@ -80,7 +166,7 @@ function oneResponse(pipeline: Pipeline, method: DescMethod, run: UntypedMethod)
       sendMetadata(handler, context, true);
       return response;
     } catch (error) {
-      throw connectError(error);
+      throw failed(handler, context, error);
     } finally {
       context.end();
     }
@@ -98,7 +184,7 @@ function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMetho
       }
       sendMetadata(handler, context, true);
     } catch (error) {
-      throw connectError(error);
+      throw failed(handler, context, error);
     } finally {
       context.end();
     }
@@ -107,10 +193,12 @@ function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMetho
 
 function openContext(method: DescMethod, handler: HandlerContext): CallContext {
   const deadlineMs = handler.timeoutMs();
+  const arrival = handler.values.get(arrivalKey);
+  arrival.reached = true;
   const context = new CallContext({
     method,
     requestHeaders: { get: (name) => handler.requestHeader.get(name) ?? undefined },
-    peer: handler.values.get(peerKey),
+    peer: arrival.peer,
     deadlineMs,
   });
   const onAbort = () => {
@@ -139,7 +227,10 @@ async function* abortable(requests: AsyncIterable<Message>, context: CallContext
       yield next.value;
     }
   } catch (error) {
-    throw context.aborted ?? (error instanceof ConnectError ? fromConnect(error) : error);
+    throw (
+      context.aborted ??
+      (error instanceof ConnectError ? refusalOf(error, context.method.input.typeName) : error)
+    );
   } finally {
     // Not awaited: it waits behind a read that may never end.
     iterator.return?.().catch(() => {});
@@ -157,22 +248,16 @@ function nextUnlessFailed(
   });
 }
 
-/** What the library itself finds wrong with a request stream is the caller's to mend. */
-function fromConnect(error: ConnectError): TendonError {
-  const reason = error.code === Code.ResourceExhausted ? "MESSAGE_TOO_LARGE" : "INVALID_FIELD";
-  return new TendonError(reason, error.rawMessage, {}, { cause: error });
-}
-
 function sendMetadata(handler: HandlerContext, context: CallContext, last: boolean): void {
+  handler.responseHeader.set(REQUEST_ID_HEADER, context.requestId);
   for (const [name, value] of context.responseHeaders ?? []) handler.responseHeader.set(name, value);
   context.responseHeaders = undefined;
   if (!last) return;
   for (const [name, value] of context.responseTrailers ?? []) handler.responseTrailer.set(name, value);
 }
 
-function connectError(error: unknown): ConnectError {
-  const { code, message, info } = wireFailure(error);
-  return new ConnectError(message, code as number as Code, undefined, [
-    { desc: ErrorInfoSchema, value: info },
-  ]);
+/** The request id goes out with the headers where they are still open, and with the error in any case. */
+function failed(handler: HandlerContext, context: CallContext, error: unknown): ConnectError {
+  handler.responseHeader.set(REQUEST_ID_HEADER, context.requestId);
+  return connectError(error, context.requestId);
 }

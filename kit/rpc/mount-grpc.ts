@@ -8,6 +8,7 @@ import {
   type ServerReadableStream,
   type ServerUnaryCall,
   type ServerWritableStream,
+  type StatusObject,
   type sendUnaryData,
 } from "@grpc/grpc-js";
 import { type Clock, systemClock } from "../clock.ts";
@@ -15,7 +16,7 @@ import { TendonError } from "../errors.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
 import { ByteWindow } from "./byte-window.ts";
 import { decode, encode, passBytes } from "./codec.ts";
-import { CallContext } from "./context.ts";
+import { CallContext, REQUEST_ID_HEADER } from "./context.ts";
 import { Pipeline, type PipelineOptions } from "./pipeline.ts";
 import { readAhead } from "./read-ahead.ts";
 import {
@@ -91,7 +92,7 @@ function oneResponse(pipeline: Pipeline, method: DescMethod, run: UntypedMethod,
       callback(null, bytes, metadataOf(context.responseTrailers));
     } catch (error) {
       context.end();
-      callback(grpcStatus(wireFailure(error)));
+      callback(failedStatus(error, context));
     }
   };
 }
@@ -110,12 +111,12 @@ function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMetho
         if (full !== undefined) await full;
       }
       context.end();
-      sendHeaders(call, context);
+      if (first) sendHeaders(call, context);
       call.end(metadataOf(context.responseTrailers));
     } catch (error) {
       if (context.aborted !== undefined) return;
       context.end();
-      call.emit("error", grpcStatus(wireFailure(error)));
+      call.emit("error", failedStatus(error, context));
     }
   };
 }
@@ -147,7 +148,7 @@ function openContext(
   context.onFail = (error) => {
     onAbort?.(error);
     // Ends the loop over the requests; on a call with many responses it is also what sends the status.
-    call.emit("error", grpcStatus(wireFailure(error)));
+    call.emit("error", failedStatus(error, context));
   };
   return context;
 }
@@ -172,10 +173,17 @@ async function* requestsOf(
 }
 
 function sendHeaders(call: AnyCall, context: CallContext): void {
-  if (context.responseHeaders === undefined) return;
-  const metadata = metadataOf(context.responseHeaders);
+  const metadata = metadataOf(context.responseHeaders) ?? new Metadata();
+  metadata.set(REQUEST_ID_HEADER, context.requestId);
   context.responseHeaders = undefined;
-  if (metadata !== undefined) call.sendMetadata(metadata);
+  call.sendMetadata(metadata);
+}
+
+/** The request id is in the trailers too: a call that fails may have sent no headers. */
+function failedStatus(error: unknown, context: CallContext): StatusObject {
+  const failed = grpcStatus(wireFailure(error));
+  failed.metadata.set(REQUEST_ID_HEADER, context.requestId);
+  return failed;
 }
 
 function metadataOf(values: ReadonlyMap<string, string> | undefined): Metadata | undefined {
