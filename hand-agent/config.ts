@@ -33,7 +33,7 @@ export const handAgentSettings = defineSettings({
   TENDON_HAND_AGENT_CAPACITY: {
     parse: integer({ min: 1, max: 1_000 }),
     default: 64,
-    help: "Hands that the agent hosts at a time at most.",
+    help: "Hands that the agent hosts at a time at most, without parked ones.",
   },
   TENDON_HAND_AGENT_ISOLATION: {
     parse: oneOf(["auto", ...ISOLATION_MODES]),

@@ -178,6 +178,9 @@ describe("when all places are taken", () => {
       await session.rest();
     }
     expect(await parkedOf(sessions[0]!)).toEqual(["made room for another session"]);
+    // Seven are parked; an agent that kept five at most would give up the two that were parked first.
+    const excess = await rig.store.hands.excessParked(5, 10);
+    expect(excess.map(({ sessionId }) => sessionId)).toEqual([sessions[0]!.id, sessions[1]!.id]);
     await sessions[0]!.wake();
     expect(await call(rig, sessions[0]!)).toBe("[new shell] file 0");
     expect(agent.hands.size).toBe(10);
