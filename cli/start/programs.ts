@@ -27,6 +27,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_TLS_CLIENT_CA",
       "TENDON_H2C",
       "TENDON_PEER_URL",
+      "TENDON_CA_FILE",
       "TENDON_LEASE_TTL_MS",
       "TENDON_PROVISION_TIMEOUT_MS",
       "TENDON_DEFAULT_DRIVER",

@@ -11,6 +11,7 @@ const NO_AUTHORITY =
   /self[- ]signed certificate|unable to verify the first certificate|unable to get (?:local )?issuer certificate/i;
 const BAD_CERTIFICATE =
   /certificate has expired|certificate is not yet valid|does not match certificate|not in the cert's list/i;
+const NO_HTTP2 = /no application protocol/i;
 /** The answer was no TLS at all. */
 const NO_TLS =
   /wrong version number|packet length too long|record layer failure|before secure TLS connection/i;
@@ -32,5 +33,8 @@ export function connectionMessage(cause: string): string {
   if (NO_AUTHORITY.test(cause)) return `${UNTRUSTED}: ${short}; ${CA_HINT}`;
   if (BAD_CERTIFICATE.test(cause)) return `${UNTRUSTED}: ${short}`;
   if (NO_TLS.test(cause)) return "no connection: the server does not speak TLS there; is its URL http://?";
-  return `no connection: ${short}`;
+  if (NO_HTTP2.test(cause))
+    return "no connection: the server does not speak HTTP/2 there; is it a Tendon server?";
+  const openssl = /error:[0-9A-F]+:SSL routines:[^:]*:([^:]+)/i.exec(cause)?.[1];
+  return `no connection: ${openssl === undefined ? short : `TLS failed, ${openssl}`}`;
 }

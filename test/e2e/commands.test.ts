@@ -1,8 +1,10 @@
 /** The `tendon` command against a running installation: what people read, what programs read, what goes wrong. */
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { createSecureServer } from "node:http2";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { Installation } from "../kit/start-process.ts";
+import { createCertificates } from "../kit/test-certificates.ts";
 
 const installation = new Installation();
 let url = "";
@@ -78,6 +80,18 @@ describe("definitions", () => {
     expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
   }, 60_000);
 
+  test("a name that one agent has stands for its id, a name of several does not", async () => {
+    const { id } = await json("agent", "create", "--name", "twin");
+    const create = (agent: string) => installation.tendon(["session", "create", "--json", "--agent", agent]);
+    expect(JSON.parse((await create("twin")).stdout)).toMatchObject({ agent: { id } });
+    const { id: other } = await json("agent", "create", "--name", "twin");
+    const ambiguous = await create("twin");
+    expect(ambiguous.code).toBe(2);
+    expect(ambiguous.stderr).toContain(id);
+    expect(ambiguous.stderr).toContain(other);
+    expect((await create("nobody")).stderr).toContain("there is no agent named");
+  }, 60_000);
+
   test("a workspace and a key for it let a client in, and nobody once revoked", async () => {
     const workspace = await json("workspace", "create", "acme", "--hands", "3");
     const { secret, api_key } = await json<{ secret: string; api_key: { id: string } }>(
@@ -126,6 +140,13 @@ describe("sessions", () => {
     expect(gone.code).toBe(1);
     expect(JSON.parse(gone.stderr)).toMatchObject({ error: { reason: "NOT_FOUND", metadata: { id } } });
   }, 60_000);
+
+  test("a position that the log has not reached is told as such", async () => {
+    const { id } = await json("session", "create");
+    const { code, stderr } = await installation.tendon(["session", "watch", id, "--after", "999"]);
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/999 is after the newest event, which has position \d/);
+  });
 
   test("a payload of a client's own type stays as it was written, byte for byte", async () => {
     const { id } = await json("session", "create");
@@ -185,9 +206,13 @@ describe("hands", () => {
 
 describe("programs started by themselves", () => {
   test("a hand agent joins with a token from a file, which stands in no argument", async () => {
-    const { secret } = await json<{ secret: string }>("hand-agent", "join-token");
     const tokenFile = `${installation.dataDir}/join-token`;
-    writeFileSync(tokenFile, `${secret}\n`, { mode: 0o600 });
+    const made = await installation.tendon(["hand-agent", "join-token", "--out", tokenFile]);
+    const secret = readFileSync(tokenFile, "utf8").trim();
+    expect(statSync(tokenFile).mode & 0o777).toBe(0o600);
+    expect(secret).not.toBe("");
+    expect(made.stdout).not.toContain(secret);
+    expect(made.stdout).toContain(`--token-file ${tokenFile}`);
     const dir = `${installation.dataDir}/second-agent`;
     const args = ["--url", url, "--token-file", tokenFile, "--data-dir", dir, "--name", "second"];
     const agent = installation.startTendon(["hand-agent", "run", ...args]);
@@ -210,6 +235,17 @@ describe("programs started by themselves", () => {
     agent.child.kill("SIGTERM");
     expect(await agent.ended()).toMatchObject({ code: 0 });
   }, 60_000);
+
+  test.each([[["server"]], [["harness"]], [["mcp-proxy"]], [["hand-agent", "run"]]])(
+    "the help of %j is plain text that names the command as it is called",
+    async (words) => {
+      const { code, stdout } = await installation.tendon([...words, "--help"]);
+      expect(code).toBe(0);
+      expect(stdout).toContain(`Usage: tendon ${words.join(" ")} [options]`);
+      expect(stdout).not.toMatch(/^\|/m);
+      if (words[0] === "hand-agent") expect(stdout).toContain("--token-file FILE");
+    },
+  );
 
   test("arguments of a program reach it", async () => {
     const { code, stdout } = await installation.tendon(["server", "--print-config"]);
@@ -235,6 +271,14 @@ describe("doctor", () => {
     ]);
   });
 
+  test("a key that is refused is told as such, not as a server that does not answer", async () => {
+    const { code, stdout } = await installation.tendon(["doctor"], { env: { TENDON_API_KEY: "tk_wrong" } });
+    expect(code).toBe(1);
+    expect(stdout).toContain("FAIL key");
+    expect(stdout).toContain("warn database   not known: the key was refused");
+    expect(stdout).not.toContain("does not answer");
+  });
+
   test("works without a server and says what to do", async () => {
     const { code, stdout } = await installation.tendon(["doctor", "--url", "http://127.0.0.1:1"]);
     expect(code).toBe(1);
@@ -248,6 +292,30 @@ describe("what goes wrong", () => {
     const { code, stderr } = await installation.tendon(["session", "list", "--url", "http://127.0.0.1:1"]);
     expect(code).toBe(1);
     expect(stderr).toContain("cannot reach the server at http://127.0.0.1:1: is it running?");
+  });
+
+  test("a certificate that nobody here vouches for", async () => {
+    const certificates = await createCertificates();
+    const { certFile, keyFile } = await certificates.issue("localhost");
+    const server = createSecureServer({
+      allowHTTP1: true,
+      cert: readFileSync(certFile),
+      key: readFileSync(keyFile),
+    }).listen(0, "localhost");
+    try {
+      await eventually(() => server.listening);
+      const { port } = server.address() as { port: number };
+      const at = ["--url", `https://localhost:${port}`];
+      const { code, stderr } = await installation.tendon(["session", "list", ...at]);
+      expect(code).toBe(1);
+      expect(stderr).toContain("TENDON_CA_FILE or --ca-file");
+      expect(stderr).not.toMatch(/is it running|Resolution note|No connection established/);
+      const doctor = await installation.tendon(["doctor", ...at]);
+      expect(doctor.stdout).toContain("TENDON_CA_FILE or --ca-file");
+    } finally {
+      server.close();
+      await certificates.remove();
+    }
   });
 
   test("no key", async () => {
@@ -267,6 +335,7 @@ describe("what goes wrong", () => {
     [["sesion", "list"], "unknown command 'sesion'"],
     [["session", "list", "--limit", "1000"], "It must be a whole number from 1 to 100."],
     [["session", "list", "--url", "ftp://x"], '"ftp://x" is no server URL'],
+    [["start", "--once", ""], "--once needs a message"],
     [["env", "create", "--network", "some"], "It must be one of none, limited, unrestricted."],
   ])("wrong usage %j ends with 2", async (args, told) => {
     const { code, stdout, stderr } = await installation.tendon(args);

@@ -118,6 +118,34 @@ describe("npm start", () => {
     expect(code).toBe(0);
     expect(stdout).toContain("beside-9");
     expect(stderr).toContain(`runs already at ${url}`);
+    expect(stdout).toContain("idle: end_turn");
+    expect(stdout).not.toMatch(/· (session|span|brain)\./);
+  });
+
+  test("--once is about the installation here, whatever the environment says of another server", async () => {
+    const env = { TENDON_URL: "http://127.0.0.1:1", TENDON_API_KEY: "tk_elsewhere" };
+    const args = ["--port", "1", "--verbose", "--once", "run: echo here-$((4*4))"];
+    const { code, stdout, stderr } = await installation.startToEnd(args, { env });
+    expect({ code, stderr }).toMatchObject({ code: 0 });
+    expect(stdout).toContain("here-16");
+    expect(stdout).toContain("· session.status_running");
+    expect(stderr).toContain("TENDON_URL (http://127.0.0.1:1) is not used");
+    expect(stderr).toContain("TENDON_API_KEY is not used");
+    expect(stderr).toContain("--port 1 is not used");
+    expect(stderr).not.toContain("tk_elsewhere");
+  });
+
+  test("a follower waits for the end of a turn that was queued when the one before it ended (L6)", async () => {
+    const { id } = await installation.json<{ id: string }>(
+      "session",
+      "create",
+      "--message",
+      "run: sleep 1; echo first",
+    );
+    await installation.json("session", "send", id, "run: echo queued-$((5*5))");
+    const watched = await installation.tendon(["session", "watch", id, "--until-idle"]);
+    expect(watched.code).toBe(0);
+    expect(watched.stdout).toContain("queued-25");
   });
 
   test("the failing command of a session is told, and the session still ends well", async () => {
