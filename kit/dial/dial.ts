@@ -5,7 +5,7 @@ import { checkServerIdentity as tlsCheck } from "node:tls";
 import type { DescService } from "@bufbuild/protobuf";
 import { Channel, type ChannelOptions, credentials } from "@grpc/grpc-js";
 import type { Clock } from "../clock.ts";
-import { messageOf } from "../errors.ts";
+import { messageOf, TendonError } from "../errors.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
 import { type Client, createClient, OpenCalls } from "../rpc/client.ts";
 import { type ProxySettings, proxyFor } from "./proxy-rules.ts";
@@ -17,7 +17,7 @@ export interface DialOptions {
   caFile?: string | undefined;
   /** A certificate and its key (PEM) for servers that demand one. */
   clientCertificate?: { certFile: string; keyFile: string } | undefined;
-  /** The bearer token, asked for at each call; undefined or "" sends none. */
+  /** The bearer token, asked for at each call; undefined or "" sends none. One that fits no header fails the call. */
   token?: (() => string | undefined) | undefined;
   proxy: ProxySettings;
   clock?: Clock;
@@ -77,7 +77,7 @@ export function dial(options: DialOptions): Connection {
   const channel = new Channel(`dns:${target}`, channelCredentials(options, secure, host), channelOptions);
   const metadata = (): Record<string, string> => {
     const token = options.token?.();
-    return token ? { authorization: `Bearer ${token}` } : {};
+    return token ? { authorization: `Bearer ${checkedToken(token)}` } : {};
   };
   const openCalls = new OpenCalls();
   const common = { metadata, openCalls };
@@ -91,6 +91,12 @@ export function dial(options: DialOptions): Connection {
       channel.close();
     },
   };
+}
+
+/** Throws UNAUTHENTICATED, without any part of the token, for what the server could never have given out. */
+function checkedToken(token: string): string {
+  if (/^[!-~]+$/.test(token)) return token;
+  throw new TendonError("UNAUTHENTICATED", "the key holds a character that no key has (a line break?)");
 }
 
 /** The parts of a server's URL; the host of an IPv6 address is in brackets. Throws an Error that says what is wrong. */

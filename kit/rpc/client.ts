@@ -296,11 +296,21 @@ function windowOf(
 
 function prepare(caller: Caller, options: CallOptions): { metadata: Metadata; grpcOptions: GrpcCallOptions } {
   const metadata = new Metadata();
-  for (const [name, value] of Object.entries(caller.options.metadata?.() ?? {})) metadata.set(name, value);
-  for (const [name, value] of Object.entries(options.headers ?? {})) metadata.set(name, value);
+  for (const headers of [caller.options.metadata?.(), options.headers]) {
+    for (const [name, value] of Object.entries(headers ?? {})) setHeader(metadata, name, value);
+  }
   const grpcOptions: GrpcCallOptions =
     options.deadlineMs === undefined ? {} : { deadline: caller.clock.nowMs() + options.deadlineMs };
   return { metadata, grpcOptions };
+}
+
+/** Checked here because grpc-js would repeat the whole value, which may be a secret, in its error. */
+function setHeader(metadata: Metadata, name: string, value: string): void {
+  if (!/^[ -~]*$/.test(value)) {
+    const problem = `the header ${name} holds a character that no header may hold (a line break?)`;
+    throw new TendonError("INVALID_FIELD", problem, { field: name });
+  }
+  metadata.set(name, value);
 }
 
 /** Ties a call to its options and to its connection; the returned function unties it. */

@@ -7,7 +7,7 @@ import { StatusSchema } from "../../proto/gen/google/rpc/status_pb.js";
 import { ERROR_DOMAIN, REASONS, type Reason, TendonError } from "../errors.ts";
 import { MAX_STATUS_MESSAGE_BYTES } from "../limits.ts";
 import { bufferOf } from "./service.ts";
-import { transportMessage } from "./transport-failure.ts";
+import { transportFailure } from "./transport-failure.ts";
 
 const DETAILS_TRAILER = "grpc-status-details-bin";
 const MAX_METADATA_ENTRIES = 16;
@@ -81,12 +81,18 @@ export function errorFromStatus(received: Partial<StatusObject>): TendonError {
   const code = received.code ?? status.UNKNOWN;
   const message = received.details ?? "";
   const info = received.metadata === undefined ? undefined : receivedInfo(received.metadata);
-  if (info === undefined) return new RemoteError(code, "", transportMessage(message));
+  if (info === undefined) return transportError(code, message);
   if (Object.hasOwn(REASONS, info.reason)) {
     const reason = info.reason as Reason;
     if (REASONS[reason].code === code) return new TendonError(reason, message, info.metadata);
   }
   return new RemoteError(code, info.reason, message, info.metadata);
+}
+
+/** Nobody of ours sent it; where no connection came about, `cause` in the metadata says why. */
+function transportError(code: status, details: string): RemoteError {
+  const { message, cause } = transportFailure(details);
+  return new RemoteError(code, "", message, cause === undefined ? {} : { cause });
 }
 
 function receivedInfo(metadata: Metadata): ErrorInfo | undefined {

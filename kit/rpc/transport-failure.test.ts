@@ -26,7 +26,10 @@ test.each([
 
 test("a name that is not found is told with the name", () => {
   const failure = transportFailure("Name resolution failed for target dns:nohost.invalid:7400");
-  expect(failure).toEqual({ message: "cannot connect to nohost.invalid:7400: no such host name", cause: "dns" });
+  expect(failure).toEqual({
+    message: "cannot connect to nohost.invalid:7400: no such host name",
+    cause: "dns",
+  });
 });
 
 test.each([
@@ -55,6 +58,18 @@ test.each([
 ])("a server without TLS is told in words: %s", (error) => {
   expect(failed(error)).toEqual({
     message: "cannot connect: the server does not speak TLS there; is its URL http://?",
+    cause: "tls",
+  });
+});
+
+test("what OpenSSL says is told in words", () => {
+  const openssl = "write EPROTO 80BB:error:0A000460:SSL routines:ssl3_read_bytes";
+  expect(failed(`Error: ${openssl}:tlsv1 alert no application protocol:x.c:1586:`)).toEqual({
+    message: "cannot connect: the server does not speak HTTP/2 there; is it a Tendon server?",
+    cause: "protocol",
+  });
+  expect(failed(`Error: ${openssl}:sslv3 alert handshake failure:x.c:1586:`)).toEqual({
+    message: "cannot connect: TLS failed, sslv3 alert handshake failure",
     cause: "tls",
   });
 });

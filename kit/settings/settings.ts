@@ -18,7 +18,7 @@ export interface Setting<T = unknown> {
   default?: NoInfer<T>;
   /** Must be set. */
   required?: boolean;
-  /** Never shown; may also come from the file that NAME_FILE names. */
+  /** Never shown; one line; may also come from the file that NAME_FILE names. */
   secret?: boolean;
   /** Other names of the same setting, asked in order after its own, such as "https_proxy". */
   aliases?: readonly string[];
@@ -119,7 +119,10 @@ function findText(
     throw new SettingsError([`${used} and ${name}_FILE are both set; set one of them`]);
   }
   if (path) return { text: readSecretFile(`${name}_FILE`, path), source: { kind: "file", path } };
-  if (used !== undefined) return { text: environment[used], source: { kind: "environment", name: used } };
+  if (used !== undefined) {
+    const text = setting.secret ? secretText(used, environment[used]!) : environment[used];
+    return { text, source: { kind: "environment", name: used } };
+  }
   if (setting.required) {
     const how = setting.secret ? `${name} or ${name}_FILE` : name;
     throw new SettingsError([`${how} must be set: ${setting.help}`]);
@@ -130,11 +133,21 @@ function findText(
 function readSecretFile(name: string, path: string): string {
   let text: string;
   try {
-    text = readSecretText(path).replace(/\r?\n$/, "");
+    text = readSecretText(path).trimEnd();
   } catch (error) {
     throw new SettingsError([`${name}: cannot read ${path}: ${(error as Error).message}`]);
   }
   if (text === "") throw new SettingsError([`${name}: ${path} is empty`]);
+  return secretText(name, text);
+}
+
+/** Without white space at its end, which came with copying. What is left must be one line: keys go into headers. */
+function secretText(name: string, value: string): string {
+  const text = value.trimEnd();
+  if (text === "") throw new SettingsError([`${name} holds nothing but white space`]);
+  if (/\p{Cc}/u.test(text)) {
+    throw new SettingsError([`${name} holds a control character (a line break?) within the secret`]);
+  }
   return text;
 }
 
