@@ -54,6 +54,7 @@ export class PeerFeeds implements Service {
   }
 
   private look(): void {
+    if (this.feeds.size === 0 && !this.deps.peers.hasOthers()) return;
     for (const [live, { stop }] of this.feeds) if (!this.isWanted(live) || !live.hasReaders) stop.abort();
     for (const live of this.hub.silent()) if (live.hasReaders) this.consider(live);
   }
