@@ -12,6 +12,10 @@ test("a table is no wider than the terminal: the widest cells are cut, ids are n
   const lines = formatTable(["ID", "NAME", "DETAIL"], [row], 70).split("\n");
   expect(lines[1]).toHaveLength(70);
   expect(lines[1]).toMatch(new RegExp(`^${id}  a name that is long  many words .*…$`));
+  const withEmpty = formatTable(["ID", "LABELS", "NAME", "DETAIL"], [[id, "", ...row.slice(1)]], 70).split(
+    "\n",
+  );
+  expect(withEmpty[1]).toBe(lines[1]);
   expect(formatTable(["ID", "NAME", "DETAIL"], [row], 10).split("\n")[1]).toBe(`${id}  a name …  many wo…`);
 });
 

@@ -14,12 +14,25 @@ export function printable(text: string): string {
 
 /**
  * Rows of cells under a head; long cells are cut with an ellipsis, the last column only where it does not fit into `width`
- * characters, and others then too; ids stay whole. No width: standard output is no terminal.
+ * characters, and others then too; empty columns are left out first, and ids stay whole. No width: standard output is no terminal.
  */
 export function formatTable(
   head: readonly string[],
   rows: readonly (readonly string[])[],
   width: number | undefined = process.stdout.columns,
+): string {
+  const whole = fitTable(head, rows, undefined);
+  const needed = Math.max(...whole.split("\n").map((line) => [...line].length));
+  if (width === undefined || needed <= width) return whole;
+  const isFull = (column: number) => rows.some((row) => (row[column] ?? "") !== "");
+  const only = (row: readonly string[]) => row.filter((_, column) => isFull(column));
+  return fitTable(only(head), rows.map(only), width);
+}
+
+function fitTable(
+  head: readonly string[],
+  rows: readonly (readonly string[])[],
+  width: number | undefined,
 ): string {
   const last = head.length - 1;
   const cells = [head, ...rows].map((row) =>

@@ -78,13 +78,13 @@ function checkKey({ target }: Api, failure: Error): Check {
 /** Nobody named the server and it does not know the key: it is not the one that this data directory is about. */
 function ofSomebodyElse({ target }: Api, failure: Error, server: Check): Check {
   if (target.urlOrigin !== "default" || !isKeyRefused(failure)) return server;
-  return fail("server", notOurs(target, "a Tendon server"), START_OR_NAME);
+  return fail("server", notOurs(target, "another installation"), START_OR_NAME);
 }
 
 const START_OR_NAME = `start this one with "npm start -- --port N" (${TENDON} start), or name the server with --url`;
 
 function notOurs({ dataDir, url }: Target, what: string): string {
-  return `nothing runs on ${dataDir.path}; ${what} of somebody else answers at the default address ${url}`;
+  return `nothing runs on ${dataDir.path}; ${what} answers at the default address ${url}`;
 }
 
 const ok = (name: string, detail: string): Check => ({ name, verdict: "ok", detail });
@@ -140,7 +140,8 @@ async function checkServer({ target }: Api): Promise<Check> {
     return fail("server", `${target.url} does not answer`, advice);
   }
   if (ready.who === "other") {
-    if (target.urlOrigin === "default") return fail("server", notOurs(target, "something"), START_OR_NAME);
+    if (target.urlOrigin === "default")
+      return fail("server", notOurs(target, "something that is no Tendon server"), START_OR_NAME);
     return fail("server", `${target.url} answers, but not as a Tendon server does`, "is the address right?");
   }
   if (!ready.ok) return fail("server", `${target.url}: ${ready.missing.join("; ")}`, "see the server's log");
