@@ -59,11 +59,15 @@ export function mountConnect(services: readonly BoundService[], options: MountCo
   return (request, response) => {
     const wire = request.headers["content-type"]?.startsWith("application/grpc") ? grpc : connect;
     const handler = wire.get(request.url?.split("?", 1)[0] ?? "");
-    if (handler === undefined) {
-      options.fallback(request, response);
+    if (handler !== undefined) {
+      answer(handler, request, response).catch((error) => endBroken(response, error, options.log));
       return;
     }
-    answer(handler, request, response).catch((error) => endBroken(response, error, options.log));
+    try {
+      options.fallback(request, response);
+    } catch (error) {
+      endBroken(response, error, options.log);
+    }
   };
 }
 
@@ -129,9 +133,13 @@ function refused(
 
 function endBroken(response: Parameters<HttpHandler>[1], error: unknown, log: Logger): void {
   if (ConnectError.from(error).code === Code.Aborted) return;
+  if (response.headersSent) {
+    log.warn({ err: error }, "an answer over HTTP could not be finished");
+    (response as ServerResponse).destroy();
+    return;
+  }
   log.debug(`bad request: ${messageOf(error)}`);
-  if (response.headersSent) (response as ServerResponse).destroy();
-  else (response as ServerResponse).writeHead(400, { "content-type": "text/plain" }).end("bad request\n");
+  (response as ServerResponse).writeHead(400, { "content-type": "text/plain" }).end("bad request\n");
 }
 
 function addRoutes(
