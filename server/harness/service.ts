@@ -163,7 +163,13 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       return this.deps.replicas.harnessSeen(connection.instanceId, this.deps.replicaId, connection.sessions);
     }
     if (kind.case === "renew") return this.renew(connection, kind.value.leaseIds);
-    if (kind.case === "release") return this.release(connection, kind.value);
+    if (kind.case === "release") {
+      // Somebody may hold the session's row for long; the harness's other sessions do not wait for that.
+      this.release(connection, kind.value).catch((error: unknown) =>
+        this.warn(error, "a lease was not released; it runs out by itself"),
+      );
+      return;
+    }
     if (kind.case === "goodbye") {
       connection.leaving = true;
       return;

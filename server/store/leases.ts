@@ -23,7 +23,10 @@ export interface LeaseStore {
   findWork(limit: number): Promise<WaitingSession[]>;
   /** One session, if it has work and no live lease. */
   findWaiting(sessionId: string): Promise<WaitingSession | undefined>;
-  /** Takes the session with the next epoch, or says undefined when somebody else has it or there is nothing to do. */
+  /**
+   * Takes the session with the next epoch, or says undefined when somebody else has it, there is nothing to do, or its
+   * row is locked right now: the next round asks again.
+   */
   acquire(request: {
     sessionId: string;
     leaseId: string;
@@ -31,7 +34,7 @@ export interface LeaseStore {
     replicaId: string;
     ttlMs: number;
   }): Promise<AcquiredLease | undefined>;
-  /** Gives the ids of those that are still the harness's, and when they end now. */
+  /** Gives the ids of those that are still the harness's, and when the first of them ends. One whose row is locked keeps its old end. */
   renew(request: {
     leaseIds: readonly string[];
     harnessId: string;

@@ -308,6 +308,46 @@ describe("leases", () => {
   });
 });
 
+describe("a session whose row somebody holds for long", () => {
+  test("keeps no other session from being assigned, renewed or released, and is assigned once it is free", async () => {
+    const [stuck, plain, held] = [
+      await createSession(),
+      await createSession(),
+      await createSession(agentId, false),
+    ];
+    const connection = await database.pool().connect();
+    await connection.query("begin");
+    await connection.query("select 1 from sessions where session_id = any($1) for update", [[stuck]]);
+    const h = harness(a);
+    const assignment = await h.assigned(plain);
+    await a.client(SessionService).emitEvents({ sessionId: held, events: [message] });
+    const other = await h.assigned(held);
+    const leases = [assignment, other].map(({ lease }) => lease?.leaseId ?? "");
+    h.say({ case: "renew", value: { leaseIds: leases } });
+    await eventually(() => h.all("renewed").length === 1);
+    expect([...(h.all("renewed")[0]?.leaseIds ?? [])].sort()).toEqual([...leases].sort());
+    expect(h.assignments.some(({ session }) => session?.id === stuck)).toBe(false);
+    await connection.query("rollback");
+    connection.release();
+    await h.assigned(stuck);
+  });
+
+  test("does not lose its own lease when a renewal finds it locked", async () => {
+    const sessionId = await createSession();
+    const h = harness(a);
+    const { lease } = await h.assigned(sessionId);
+    const connection = await database.pool().connect();
+    await connection.query("begin");
+    await connection.query("select 1 from sessions where session_id = $1 for update", [sessionId]);
+    h.say({ case: "renew", value: { leaseIds: [lease?.leaseId ?? ""] } });
+    await eventually(() => h.all("renewed").length === 1);
+    await connection.query("rollback");
+    connection.release();
+    expect(h.all("renewed")[0]?.leaseIds).toEqual([lease?.leaseId]);
+    expect(h.all("leaseLost")).toEqual([]);
+  });
+});
+
 describe("the stream", () => {
   test("begins with hello, in a version that the server speaks", async () => {
     const wrong = harness(a, { protocolVersion: 99 });

@@ -56,18 +56,29 @@ export function createLeaseStore(pool: Pool): LeaseStore {
            silent_deaths = case when lease_id is null then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end,
            lease_id = $2, lease_epoch = lease_epoch + 1, lease_harness_id = $3, lease_replica_id = $4,
            lease_expires_at = clock_timestamp() + $5 * interval '1 millisecond', lease_head = head, not_before = null
-         where session_id = $1 and ${WAITS} returning ${LEASE_COLUMNS}`,
+         where session_id = (select session_id from sessions where session_id = $1 and ${WAITS} for no key update skip locked)
+           and ${WAITS} returning ${LEASE_COLUMNS}`,
         [sessionId, leaseId, harnessId, replicaId, ttlMs],
       );
       return rows[0] && toLease(rows[0]);
     },
     async renew({ leaseIds, harnessId, ttlMs }) {
+      // Whoever holds a row for long must not take the other leases along: what is locked now is renewed the next time.
       const { rows } = await pool.query<{ lease_id: string; lease_expires_at: Date }>(
-        `update sessions set lease_expires_at = clock_timestamp() + $3 * interval '1 millisecond'
-         where session_id in (
-           select session_id from sessions where lease_id = any($1) and lease_harness_id = $2
-             and lease_expires_at > clock_timestamp() order by session_id for no key update
-         ) returning lease_id, lease_expires_at`,
+        `with mine as (
+           select session_id, lease_id, lease_expires_at from sessions
+           where lease_id = any($1) and lease_harness_id = $2 and lease_expires_at > clock_timestamp()
+         ), renewed as (
+           update sessions set lease_expires_at = clock_timestamp() + $3 * interval '1 millisecond'
+           where session_id in (
+             select session_id from sessions where session_id in (select session_id from mine)
+               and lease_id = any($1) and lease_harness_id = $2
+             order by session_id for no key update skip locked
+           ) returning lease_id, lease_expires_at
+         )
+         select lease_id, lease_expires_at from renewed
+         union all
+         select lease_id, lease_expires_at from mine where lease_id not in (select lease_id from renewed)`,
         [leaseIds, harnessId, ttlMs],
       );
       const ends = rows.map((row) => row.lease_expires_at.getTime());
