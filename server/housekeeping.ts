@@ -3,10 +3,10 @@ import type { Clock } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
-import type { RequestIdsStore } from "./store/request-ids.ts";
+import type { RequestIdStore } from "./store/request-ids.ts";
 
 export interface HousekeepingDeps {
-  readonly requestIds: RequestIdsStore;
+  readonly requestIds: RequestIdStore;
   readonly clock: Clock;
   readonly log: Logger;
 }

@@ -9,11 +9,11 @@ import { newId } from "../kit/ids.ts";
 import type { Logger } from "../kit/log.ts";
 import { createPrivateFile, readPrivateFile } from "../kit/private-file.ts";
 import { hashOf, newApiKey } from "./admin/new-key.ts";
-import type { ApiKeysStore, KeyIdentity, KeyRole } from "./store/api-keys.ts";
+import type { ApiKeyStore, KeyIdentity, KeyRole } from "./store/api-keys.ts";
 
 export interface LocalKeysDeps {
   readonly dataDir: string;
-  readonly apiKeys: Pick<ApiKeysStore, "ensure" | "findByHash" | "hasLive">;
+  readonly apiKeys: Pick<ApiKeyStore, "ensure" | "findByHash" | "hasLive">;
   readonly log: Logger;
   /** Who makes the keys, for the audit log. */
   readonly actor: string;

@@ -3,11 +3,11 @@ import type { Clock } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
-import type { ReplicaRow, ReplicasStore } from "./store/replicas.ts";
+import type { ReplicaRow, ReplicaStore } from "./store/replicas.ts";
 
 export interface ReplicaDeps {
   readonly row: ReplicaRow;
-  readonly replicas: Pick<ReplicasStore, "announce" | "heartbeat" | "retire">;
+  readonly replicas: Pick<ReplicaStore, "announce" | "heartbeat" | "retire">;
   readonly clock: Clock;
   readonly log: Logger;
 }

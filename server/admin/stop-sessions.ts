@@ -5,10 +5,10 @@ import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
 import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { SessionLog } from "../ports/session-log.ts";
-import type { WorkspacesStore } from "../store/workspaces.ts";
+import type { WorkspaceStore } from "../store/workspaces.ts";
 
 export interface StopSessionsDeps {
-  readonly store: { readonly workspaces: Pick<WorkspacesStore, "runningSessions"> };
+  readonly store: { readonly workspaces: Pick<WorkspaceStore, "runningSessions"> };
   readonly sessionLog: Pick<SessionLog, "append">;
   readonly log: Logger;
 }

@@ -17,12 +17,12 @@ import type {
   UpdateAgentRequest,
 } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
-import type { AgentsStore } from "../store/agents.ts";
+import type { AgentStore } from "../store/agents.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
 import { checkAgentSpec } from "./rules.ts";
 
 export interface AgentDeps {
-  readonly agents: AgentsStore;
+  readonly agents: AgentStore;
   readonly defaultWorkspaceId: string;
 }
 
@@ -30,7 +30,7 @@ const DEFAULT_PAGE = 20;
 
 export class AgentServiceHandler implements ServiceImplementation<typeof AgentService> {
   private readonly deps: AgentDeps;
-  private readonly agents: AgentsStore;
+  private readonly agents: AgentStore;
 
   constructor(deps: AgentDeps) {
     this.deps = deps;

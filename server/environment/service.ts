@@ -18,12 +18,12 @@ import {
   type UpdateEnvironmentRequest,
 } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
-import type { EnvironmentsStore } from "../store/environments.ts";
+import type { EnvironmentStore } from "../store/environments.ts";
 import type { Cursor } from "../store/page.ts";
 import { checkEnvironmentSpec } from "./rules.ts";
 
 export interface EnvironmentDeps {
-  readonly environments: EnvironmentsStore;
+  readonly environments: EnvironmentStore;
   readonly defaultWorkspaceId: string;
 }
 
@@ -31,7 +31,7 @@ const DEFAULT_PAGE = 20;
 
 export class EnvironmentServiceHandler implements ServiceImplementation<typeof EnvironmentService> {
   private readonly deps: EnvironmentDeps;
-  private readonly environments: EnvironmentsStore;
+  private readonly environments: EnvironmentStore;
 
   constructor(deps: EnvironmentDeps) {
     this.deps = deps;

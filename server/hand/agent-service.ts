@@ -3,6 +3,7 @@
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { within } from "../../kit/clock.ts";
 import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import { hashSecret } from "../../kit/sign/secrets.ts";
@@ -142,6 +143,7 @@ async function readGreeting(
   );
   const kind = first.done ? undefined : first.value.kind;
   if (kind?.case !== "greeting") throw invalidField("greeting", "must be the first message");
+  refuseNul(kind.value, "greeting");
   if (kind.value.protocolVersion !== PROTOCOL_VERSION) {
     throw new TendonError(
       "PROTOCOL_VERSION_UNSUPPORTED",

@@ -3,7 +3,7 @@ import { bindService } from "../../kit/rpc/service.ts";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import { Dispatcher, type DispatcherDeps } from "./dispatcher.ts";
 import { HarnessServiceHandler } from "./service.ts";
 
@@ -13,7 +13,7 @@ export interface HarnessArea extends Area {
   readonly lose: (sessionId: string, detail: string) => void;
 }
 
-export function createHarnessArea(deps: DispatcherDeps & { readonly replicas: ReplicasStore }): HarnessArea {
+export function createHarnessArea(deps: DispatcherDeps & { readonly replicas: ReplicaStore }): HarnessArea {
   const dispatcher = new Dispatcher(deps);
   const service = new HarnessServiceHandler({ ...deps, dispatcher });
   return {

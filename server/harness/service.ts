@@ -16,7 +16,7 @@ import {
   type WorkRequest,
 } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { principalOf } from "../ports/principal.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import type { Dispatcher, DispatcherDeps } from "./dispatcher.ts";
 import { HarnessConnection } from "./harness-connection.ts";
 import { HEARTBEAT_EVERY_MS, HEARTBEAT_TIMEOUT_MS, PROTOCOL_VERSION, RENEWALS_PER_TTL } from "./limits.ts";
@@ -26,7 +26,7 @@ const TOKEN_RENEW_AFTER_MS = 10 * 60_000;
 
 export interface HarnessServiceDeps extends DispatcherDeps {
   readonly dispatcher: Dispatcher;
-  readonly replicas: ReplicasStore;
+  readonly replicas: ReplicaStore;
 }
 
 export class HarnessServiceHandler implements ServiceImplementation<typeof HarnessService> {

@@ -5,12 +5,12 @@ import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { PeerCommand, PeerNoticeKind, Peers, SessionsForPeers } from "../ports/peers.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import type { Interests } from "./interests.ts";
 import { PeerReplica } from "./peer-replica.ts";
 
 export interface PeerDirectoryDeps {
-  readonly replicas: Pick<ReplicasStore, "others">;
+  readonly replicas: Pick<ReplicaStore, "others">;
   readonly replicaId: string;
   /** What this replica shows the others; undefined: it reaches none. */
   readonly key: string | undefined;

@@ -5,13 +5,13 @@ import type { Area } from "../ports/area.ts";
 import type { Metrics } from "../ports/metrics.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import { ProxyConnections } from "./proxy-connections.ts";
 import { type ProxyDeps, ProxyServiceHandler } from "./service.ts";
 
 export interface ProxyAreaDeps extends Omit<ProxyDeps, "connections"> {
   readonly sessionTokens: SessionTokens;
-  readonly replicas: ReplicasStore;
+  readonly replicas: ReplicaStore;
   readonly metrics: Metrics;
 }
 

@@ -6,11 +6,11 @@ import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import type { ProxyConnection } from "./proxy-connection.ts";
 
 export interface ProxyConnectionsDeps {
-  readonly replicas: Pick<ReplicasStore, "presence">;
+  readonly replicas: Pick<ReplicaStore, "presence">;
   readonly sessionTokens: Pick<SessionTokens, "publicKeys">;
   readonly replicaId: string;
   readonly clock: Clock;

@@ -10,14 +10,14 @@ import type {
   ProxyService,
   ProxyServiceConnectRequest,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 import { ProxyConnection } from "./proxy-connection.ts";
 import { HEARTBEAT_EVERY_MS, HEARTBEAT_TIMEOUT_MS, type ProxyConnections } from "./proxy-connections.ts";
 import { checkHello } from "./rules.ts";
 
 export interface ProxyDeps {
   readonly connections: ProxyConnections;
-  readonly replicas: Pick<ReplicasStore, "proxyConnected" | "proxyGone">;
+  readonly replicas: Pick<ReplicaStore, "proxyConnected" | "proxyGone">;
   readonly replicaId: string;
   readonly clock: Clock;
   readonly log: Logger;

@@ -14,14 +14,14 @@ import { hashSecret } from "../../kit/sign/secrets.ts";
 import { verifyToken } from "../../kit/sign/token.ts";
 import { type Principal, principalKey } from "../ports/principal.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
-import type { ApiKeysStore, KeyIdentity } from "../store/api-keys.ts";
-import type { IdentitiesStore } from "../store/identities.ts";
+import type { ApiKeyStore, KeyIdentity } from "../store/api-keys.ts";
+import type { IdentityStore } from "../store/identities.ts";
 import { type Credential, credentialOf } from "./credential.ts";
 import { isOpen } from "./policy.ts";
 
 export interface AuthenticateDeps {
-  readonly apiKeys: Pick<ApiKeysStore, "findByHash" | "touch">;
-  readonly identities: Pick<IdentitiesStore, "findHandAgent">;
+  readonly apiKeys: Pick<ApiKeyStore, "findByHash" | "touch">;
+  readonly identities: Pick<IdentityStore, "findHandAgent">;
   readonly sessionTokens: Pick<SessionTokens, "verify">;
   readonly clock: Clock;
   readonly log: Logger;

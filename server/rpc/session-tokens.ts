@@ -4,7 +4,7 @@ import { TendonError } from "../../kit/errors.ts";
 import { keyId, type PublicKeyJwk, type SigningKey } from "../../kit/sign/key-file.ts";
 import { signToken, verifyToken } from "../../kit/sign/token.ts";
 import type { SessionTokenClaims, SessionTokens } from "../ports/session-tokens.ts";
-import type { ReplicasStore } from "../store/replicas.ts";
+import type { ReplicaStore } from "../store/replicas.ts";
 
 /** Who may take a session token: the proxy, and the server for calls in the session's name. */
 export const SESSION_TOKEN_AUDIENCE = "tendon-session";
@@ -19,7 +19,7 @@ const KEEP_KEYS_MS = 60_000;
 
 export interface SessionTokensDeps {
   readonly key: SigningKey;
-  readonly replicas: Pick<ReplicasStore, "publicKeys">;
+  readonly replicas: Pick<ReplicaStore, "publicKeys">;
   readonly clock: Clock;
 }
 

@@ -12,14 +12,14 @@ import {
   CreateSessionRequestSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Principal } from "../ports/principal.ts";
-import type { AgentsStore } from "../store/agents.ts";
-import type { EnvironmentsStore } from "../store/environments.ts";
+import type { AgentStore } from "../store/agents.ts";
+import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import { checkEmit } from "./rules.ts";
 
 export interface CreationDeps {
-  readonly agents: Pick<AgentsStore, "find">;
-  readonly environments: Pick<EnvironmentsStore, "find" | "findDefault">;
+  readonly agents: Pick<AgentStore, "find">;
+  readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
 }
 
 /** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */

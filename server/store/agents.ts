@@ -3,7 +3,7 @@ import type { Agent, AgentSpec } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
-export interface AgentsStore {
+export interface AgentStore {
   /** Throws REQUEST_ID_REUSED; a repeat returns the first agent in its latest version. */
   create(agent: {
     id: string;

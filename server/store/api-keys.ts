@@ -29,7 +29,7 @@ export interface NewApiKey {
   readonly expiresAtMs: number | undefined;
 }
 
-export interface ApiKeysStore {
+export interface ApiKeyStore {
   create(key: NewApiKey, audit: AuditInput): Promise<ApiKey>;
   /** Makes the key unless one with this hash is there; says what is there. Any number of servers may do it at once. */
   ensure(key: NewApiKey, audit: AuditInput): Promise<KeyIdentity>;

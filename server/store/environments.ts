@@ -3,7 +3,7 @@ import type { Environment, EnvironmentSpec } from "../../proto/gen/tendon/v1/env
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
-export interface EnvironmentsStore {
+export interface EnvironmentStore {
   /** Throws ALREADY_EXISTS for a name in use, REQUEST_ID_REUSED; a repeat returns the first environment as it is now. */
   create(environment: {
     id: string;

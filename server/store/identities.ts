@@ -11,7 +11,7 @@ export interface HandAgentIdentity {
   readonly revoked: boolean;
 }
 
-export interface IdentitiesStore {
+export interface IdentityStore {
   findHandAgent(handAgentId: string): Promise<HandAgentIdentity | undefined>;
   /** False when there is no such agent, or when it is not of this workspace. A revoked one stays as it is. */
   revokeHandAgent(handAgentId: string, workspaceId: string | undefined, audit: AuditInput): Promise<boolean>;

@@ -3,7 +3,7 @@ import type { JoinToken } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import type { AuditInput } from "./audit.ts";
 import type { Page, PageRequest } from "./page.ts";
 
-export interface JoinTokensStore {
+export interface JoinTokenStore {
   create(
     token: {
       id: string;

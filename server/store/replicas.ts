@@ -44,7 +44,7 @@ export interface Presence {
   readonly isolation: string[];
 }
 
-export interface ReplicasStore {
+export interface ReplicaStore {
   /** Announces a replica; again for the same id replaces what was known. */
   announce(replica: ReplicaRow): Promise<void>;
   /** A sign of life; forgets replicas that were not seen for a day. False when the row is gone: announce again. */

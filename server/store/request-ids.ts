@@ -7,7 +7,7 @@ export interface RequestIdClaim {
   readonly contentHash: Uint8Array;
 }
 
-export interface RequestIdsStore {
+export interface RequestIdStore {
   /** Forgets those that are older than `olderThanMs`, at most 10,000 at a time. Returns how many. */
   prune(olderThanMs: number): Promise<number>;
 }

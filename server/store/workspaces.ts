@@ -4,7 +4,7 @@ import type { AuditInput } from "./audit.ts";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
-export interface WorkspacesStore {
+export interface WorkspaceStore {
   /** Throws ALREADY_EXISTS for a name in use, REQUEST_ID_REUSED. */
   create(workspace: {
     id: string;

@@ -8,7 +8,7 @@ import {
   type AgentSpec,
   AgentSpecSchema,
 } from "../../../proto/gen/tendon/v1/agent_pb.js";
-import type { AgentsStore } from "../agents.ts";
+import type { AgentStore } from "../agents.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -35,7 +35,7 @@ const COLUMNS =
   "a.agent_id, a.workspace_id, v.version, v.spec, a.created_at, v.created_at as updated_at, a.archived_at";
 const LATEST = "agents a join agent_versions v on v.agent_id = a.agent_id and v.version = a.latest_version";
 
-export function createAgentsStore(pool: Pool): AgentsStore {
+export function createAgentStore(pool: Pool): AgentStore {
   return {
     create: ({ id, workspaceId, spec, request }) =>
       inTransaction(pool, async (transaction) => {

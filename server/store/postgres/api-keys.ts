@@ -1,7 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { type ApiKey, ApiKeySchema, Role } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
-import type { ApiKeysStore, KeyIdentity, KeyRole, NewApiKey } from "../api-keys.ts";
+import type { ApiKeyStore, KeyIdentity, KeyRole, NewApiKey } from "../api-keys.ts";
 import { insertAudit } from "./audit.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
@@ -34,7 +34,7 @@ const ROLES: Readonly<Record<KeyRole, Role>> = {
   peer: Role.PEER,
 };
 
-export function createApiKeysStore(pool: Pool): ApiKeysStore {
+export function createApiKeyStore(pool: Pool): ApiKeyStore {
   return {
     create: (key, audit) =>
       inTransaction(pool, async (transaction) => {

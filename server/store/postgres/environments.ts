@@ -8,7 +8,7 @@ import {
   type EnvironmentSpec,
   EnvironmentSpecSchema,
 } from "../../../proto/gen/tendon/v1/environment_pb.js";
-import type { EnvironmentsStore } from "../environments.ts";
+import type { EnvironmentStore } from "../environments.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -27,7 +27,7 @@ interface Row {
 
 const COLUMNS = "environment_id, workspace_id, spec, is_default, created_at, updated_at, archived_at";
 
-export function createEnvironmentsStore(pool: Pool): EnvironmentsStore {
+export function createEnvironmentStore(pool: Pool): EnvironmentStore {
   return {
     create: ({ id, workspaceId, spec, makeDefault, request }) =>
       named(spec.name, () =>

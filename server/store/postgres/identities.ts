@@ -1,4 +1,4 @@
-import type { IdentitiesStore } from "../identities.ts";
+import type { IdentityStore } from "../identities.ts";
 import { insertAudit } from "./audit.ts";
 import type { Pool } from "./pool.ts";
 import { inTransaction } from "./transaction.ts";
@@ -10,7 +10,7 @@ interface Row {
   revoked: boolean;
 }
 
-export function createIdentitiesStore(pool: Pool): IdentitiesStore {
+export function createIdentityStore(pool: Pool): IdentityStore {
   return {
     async findHandAgent(handAgentId) {
       const { rows } = await pool.query<Row>(

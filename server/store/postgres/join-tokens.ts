@@ -1,7 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { type JoinToken, JoinTokenSchema } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
-import type { JoinTokensStore } from "../join-tokens.ts";
+import type { JoinTokenStore } from "../join-tokens.ts";
 import { insertAudit } from "./audit.ts";
 import { listPage } from "./page.ts";
 import type { Pool } from "./pool.ts";
@@ -20,7 +20,7 @@ interface Row {
 
 const COLUMNS = "join_token_id, workspace_id, pool, uses_left, created_at, expires_at, revoked_at";
 
-export function createJoinTokensStore(pool: Pool): JoinTokensStore {
+export function createJoinTokenStore(pool: Pool): JoinTokenStore {
   return {
     create: (token, audit) =>
       inTransaction(pool, async (transaction) => {

@@ -5,7 +5,7 @@ import {
   type ConnectedProxy,
   ConnectedProxySchema,
 } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
-import { type Presence, type ProxyRow, type ReplicasStore, SEEN_WITHIN_MS } from "../replicas.ts";
+import { type Presence, type ProxyRow, type ReplicaStore, SEEN_WITHIN_MS } from "../replicas.ts";
 import type { Pool } from "./pool.ts";
 import { inTransaction } from "./transaction.ts";
 
@@ -40,7 +40,7 @@ interface ProxyJson {
   sealing_keys: string;
 }
 
-export function createReplicasStore(pool: Pool): ReplicasStore {
+export function createReplicaStore(pool: Pool): ReplicaStore {
   return {
     ...replicaMethods(pool),
     ...harnessMethods(pool),
@@ -51,7 +51,7 @@ export function createReplicasStore(pool: Pool): ReplicasStore {
 
 function replicaMethods(
   pool: Pool,
-): Pick<ReplicasStore, "announce" | "heartbeat" | "retire" | "others" | "publicKeys"> {
+): Pick<ReplicaStore, "announce" | "heartbeat" | "retire" | "others" | "publicKeys"> {
   return {
     async announce({ replicaId, build, peerUrl, publicKeys }) {
       await pool.query(
@@ -93,7 +93,7 @@ function replicaMethods(
   };
 }
 
-function harnessMethods(pool: Pool): Pick<ReplicasStore, "harnessConnected" | "harnessSeen" | "harnessGone"> {
+function harnessMethods(pool: Pool): Pick<ReplicaStore, "harnessConnected" | "harnessSeen" | "harnessGone"> {
   return {
     async harnessConnected(harness) {
       await pool.query(
@@ -128,7 +128,7 @@ function harnessMethods(pool: Pool): Pick<ReplicasStore, "harnessConnected" | "h
   };
 }
 
-function proxyMethods(pool: Pool): Pick<ReplicasStore, "proxyConnected" | "proxyGone"> {
+function proxyMethods(pool: Pool): Pick<ReplicaStore, "proxyConnected" | "proxyGone"> {
   return {
     proxyConnected: (proxy) => inTransaction(pool, (transaction) => connectProxy(transaction, proxy)),
     async proxyGone(instanceId, replicaId) {

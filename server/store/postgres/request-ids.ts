@@ -1,11 +1,11 @@
 import { TendonError } from "../../../kit/errors.ts";
-import type { RequestIdClaim, RequestIdsStore } from "../request-ids.ts";
+import type { RequestIdClaim, RequestIdStore } from "../request-ids.ts";
 import type { Pool } from "./pool.ts";
 import type { Transaction } from "./transaction.ts";
 
 const PRUNE_LIMIT = 10_000;
 
-export function createRequestIdsStore(pool: Pool): RequestIdsStore {
+export function createRequestIdStore(pool: Pool): RequestIdStore {
   return {
     async prune(olderThanMs) {
       const { rowCount } = await pool.query(

@@ -1,25 +1,25 @@
 /** Puts the nouns together. */
 import type { Store } from "../store.ts";
-import { createAgentsStore } from "./agents.ts";
-import { createApiKeysStore } from "./api-keys.ts";
+import { createAgentStore } from "./agents.ts";
+import { createApiKeyStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
 import { createBlobStore } from "./blobs.ts";
-import { createEnvironmentsStore } from "./environments.ts";
+import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
 import { createHandAgentStore } from "./hand-agents.ts";
 import { createHandStore } from "./hands.ts";
-import { createIdentitiesStore } from "./identities.ts";
+import { createIdentityStore } from "./identities.ts";
 import { createInstallationStore } from "./installation.ts";
-import { createJoinTokensStore } from "./join-tokens.ts";
+import { createJoinTokenStore } from "./join-tokens.ts";
 import { createLeaseStore } from "./leases.ts";
 import { createLogCopyStore } from "./log-copies.ts";
 import type { Pool } from "./pool.ts";
-import { createReplicasStore } from "./replicas.ts";
-import { createRequestIdsStore } from "./request-ids.ts";
+import { createReplicaStore } from "./replicas.ts";
+import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
 import { createSessionStore } from "./sessions.ts";
-import { createWorkspacesStore } from "./workspaces.ts";
+import { createWorkspaceStore } from "./workspaces.ts";
 
 export function createPostgresStore(pool: Pool): Store {
   return {
@@ -29,24 +29,24 @@ export function createPostgresStore(pool: Pool): Store {
       );
       return { version: rows[0]!.version };
     },
-    agents: createAgentsStore(pool),
-    apiKeys: createApiKeysStore(pool),
+    agents: createAgentStore(pool),
+    apiKeys: createApiKeyStore(pool),
     audit: createAuditStore(pool),
     blobs: createBlobStore(pool),
-    environments: createEnvironmentsStore(pool),
+    environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),
     handAgents: createHandAgentStore(pool),
     hands: createHandStore(pool),
-    identities: createIdentitiesStore(pool),
+    identities: createIdentityStore(pool),
     installation: createInstallationStore(pool),
-    joinTokens: createJoinTokensStore(pool),
+    joinTokens: createJoinTokenStore(pool),
     leases: createLeaseStore(pool),
     logCopies: createLogCopyStore(pool),
-    replicas: createReplicasStore(pool),
-    requestIds: createRequestIdsStore(pool),
+    replicas: createReplicaStore(pool),
+    requestIds: createRequestIdStore(pool),
     retention: createRetentionStore(pool),
     sessions: createSessionStore(pool),
-    workspaces: createWorkspacesStore(pool),
+    workspaces: createWorkspaceStore(pool),
   };
 }

@@ -8,7 +8,7 @@ import {
   WorkspaceLimitsSchema,
   WorkspaceSchema,
 } from "../../../proto/gen/tendon/v1/admin_service_pb.js";
-import type { WorkspacesStore } from "../workspaces.ts";
+import type { WorkspaceStore } from "../workspaces.ts";
 import { insertAudit } from "./audit.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
@@ -32,7 +32,7 @@ const INSTALLATION_SCOPE = "";
 
 const MAX_RUNNING_SESSIONS = 10_000;
 
-export function createWorkspacesStore(pool: Pool): WorkspacesStore {
+export function createWorkspaceStore(pool: Pool): WorkspaceStore {
   return {
     create: ({ id, name, limits, request, audit }) =>
       named(name, () =>
