@@ -15,9 +15,9 @@ import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js"
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
 import type { EventStore } from "../../server/store/events.ts";
-import { createAgentsStore } from "../../server/store/postgres/agents.ts";
+import { createAgentStore } from "../../server/store/postgres/agents.ts";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
-import { createEnvironmentsStore } from "../../server/store/postgres/environments.ts";
+import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
@@ -41,13 +41,13 @@ export interface SessionWorld {
 export async function createWorld(pool: Pool): Promise<SessionWorld> {
   const workspaceId = newId("workspace");
   await pool.query("insert into workspaces (workspace_id, name) values ($1, $1)", [workspaceId]);
-  const agent = await createAgentsStore(pool).create({
+  const agent = await createAgentStore(pool).create({
     id: newId("agent"),
     workspaceId,
     spec: create(AgentSpecSchema, { name: "tester" }),
     request: NO_REQUEST,
   });
-  const environment = await createEnvironmentsStore(pool).create({
+  const environment = await createEnvironmentStore(pool).create({
     id: newId("environment"),
     workspaceId,
     spec: create(EnvironmentSpecSchema, { name: "here" }),
@@ -113,8 +113,8 @@ export async function startReplica(options: {
     logCopies: createLogCopyStore(pool),
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),
-    agents: createAgentsStore(pool),
-    environments: createEnvironmentsStore(pool),
+    agents: createAgentStore(pool),
+    environments: createEnvironmentStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),
       withdraw: async (sessionId) => void (await leases.withdraw(sessionId)),
