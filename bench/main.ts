@@ -1,11 +1,14 @@
 /** `npm run bench -- NAME [--json] [--scale N]`, or `--list`. Exit code 0 whether or not aims are met: figures are for reading. */
 import { parseArgs } from "node:util";
+import { append } from "./append.ts";
 import { execute } from "./execute.ts";
 import type { Bench, BenchContext } from "./frame/bench.ts";
 import { thisMachine } from "./frame/machine.ts";
 import { reportJson, reportTable } from "./frame/report.ts";
+import { history } from "./history.ts";
+import { tail } from "./tail.ts";
 
-const BENCHES: readonly Bench[] = [execute];
+const BENCHES: readonly Bench[] = [append, execute, history, tail];
 
 async function runBench(bench: Bench, scale: number) {
   const undos: (() => Promise<void> | void)[] = [];

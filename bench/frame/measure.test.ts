@@ -14,3 +14,12 @@ test("contenders take turns, each as often as the others, and warm-ups are not c
   expect(order).toEqual(["a", "b", "a", "b", "b", "a"]);
   expect([...samples.values()].map(({ ms }) => ms.length)).toEqual([2, 2]);
 });
+
+test("samples that a contender takes itself count in place of its time", async () => {
+  const samples = await interleave([{ name: "a", once: async () => [3, 4] }], {
+    rounds: 2,
+    perRound: 1,
+    warmUp: 1,
+  });
+  expect(samples.get("a")?.ms).toEqual([3, 4, 3, 4]);
+});
