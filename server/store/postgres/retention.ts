@@ -10,17 +10,21 @@ const MAX_BATCHES = 10;
 export function createRetentionStore(pool: Pool): RetentionStore {
   return {
     async expire(limit) {
-      // What ended long ago was made long ago: the index by time of creation leads past all younger sessions.
+      // What ended long ago was made long ago: the index by time of creation leads past all younger sessions, in each
+      // workspace by itself: joined with all of them at once, every session would be read.
       const { rows } = await pool.query<{ session_id: string }>(
         `with kept as (
            select workspace_id, clock_timestamp() - least(days, ${MAX_DAYS}) * interval '1 day' as since
              from (select workspace_id, (limits::json ->> 'retentionDays')::bigint as days from workspaces) w where days > 0
          ), due as (
-           select s.session_id from kept k join sessions s using (workspace_id)
-             where s.created_at < k.since and case when s.archived_at is not null then s.archived_at < k.since
-               else s.updated_at < k.since and s.status in ('idle', 'terminated') and s.work_position <= s.rested_position
-                 and (s.lease_id is null or s.lease_expires_at <= clock_timestamp()) end
-             order by s.created_at limit $1 for update of s skip locked
+           select s.session_id from kept k cross join lateral (
+             select session_id, created_at from sessions
+               where workspace_id = k.workspace_id and created_at < k.since
+                 and case when archived_at is not null then archived_at < k.since
+                   else updated_at < k.since and status in ('idle', 'terminated') and work_position <= rested_position
+                     and (lease_id is null or lease_expires_at <= clock_timestamp()) end
+               order by created_at limit $1 for update skip locked
+           ) s order by s.created_at limit $1
          )
          update sessions s set archived_at = coalesce(s.archived_at, s.updated_at) from due
            where s.session_id = due.session_id returning s.session_id`,
