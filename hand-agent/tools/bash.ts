@@ -67,7 +67,7 @@ async function runCommand(
     },
   });
   const { text, artefacts } = await collector.end();
-  const told = tell(result, text, timeoutMs);
+  const told = tell(result, withNotice(text, result), timeoutMs);
   return {
     ...told,
     artefacts,
@@ -75,8 +75,16 @@ async function runCommand(
   };
 }
 
-const SHELL_REPLACED = "[the next command gets a new shell: working directory and variables are reset]";
+const NEW_SHELL = "the next command gets a new shell: working directory and variables are reset";
+const SHELL_REPLACED = `[${NEW_SHELL}]`;
 const CALL_KILLED = `[the command and the processes it started were killed]\n${SHELL_REPLACED}`;
+
+/** A shell that ended by itself since the last call is not replaced in silence. */
+function withNotice(output: string, { lostBefore, end }: ShellResult): string {
+  if (lostBefore === undefined || (end.kind === "deaf" && !end.started)) return output;
+  const notice = `[the shell had ended since the last command (${lostBefore}); this one ran in a new shell: working directory and variables were reset]`;
+  return output === "" ? notice : `${output}\n${notice}`;
+}
 
 /** What happened, in words: exactly what did happen, also where killing failed. */
 function tell({ end, left }: ShellResult, output: string, timeoutMs: number): ToolResult {
@@ -90,11 +98,16 @@ function tell({ end, left }: ShellResult, output: string, timeoutMs: number): To
       if (end.code === 0) return result(output, end);
       return { ...result(output === "" ? `exit ${end.code}` : output, end), isError: true };
     case "terminated": {
-      const why = end.reason === undefined ? [] : [`[${end.reason}]`];
-      return {
-        ...result(withOutput("bash: bash session terminated", ...why, SHELL_REPLACED), end),
-        isError: true,
-      };
+      const reason = end.reason === undefined ? "" : ` (${end.reason})`;
+      const why =
+        end.code === undefined
+          ? [`[${end.reason}]`, SHELL_REPLACED]
+          : [`[the shell exited with code ${end.code}${reason}; ${NEW_SHELL}]`];
+      return { ...result(withOutput("bash: bash session terminated", ...why), end), isError: true };
+    }
+    case "deaf": {
+      const text = withOutput("bash: bash session terminated", ...tellDeaf(end));
+      return { ...result(text, end), isError: true, outcome: end.started ? "completed" : "failed" };
     }
     case "timed_out": {
       const text = withOutput(`bash: bash command timed out after ${timeoutMs}ms`, killed);
@@ -111,6 +124,23 @@ function tell({ end, left }: ShellResult, output: string, timeoutMs: number): To
   }
 }
 
+/** What a shell did that no longer executes commands; nothing here may sound like success. */
+function tellDeaf({ started, reason }: ShellEnd & { kind: "deaf" }): string[] {
+  const why = reason === undefined ? [] : [`[${reason}]`];
+  const cause = "set -n, set -r, a redefined or disabled builtin, a closed descriptor or a limit can be why";
+  return started
+    ? [
+        ...why,
+        `[this command ran, its exit status is unknown: after it the shell no longer executed commands; ${cause}]`,
+        SHELL_REPLACED,
+      ]
+    : [
+        ...why,
+        `[the shell no longer executed commands and was replaced; ${cause}]`,
+        "[this command did not run; call again: working directory and variables are reset]",
+      ];
+}
+
 /** The output has been capped already; lines of ours come on top. */
 function result(text: string, end: ShellEnd): ToolResult {
   const exit =
@@ -120,7 +150,9 @@ function result(text: string, end: ShellEnd): ToolResult {
         ? end.code === undefined
           ? undefined
           : { code: end.code }
-        : { signal: "SIGKILL" };
+        : end.kind === "deaf"
+          ? undefined
+          : { signal: "SIGKILL" };
   return {
     isError: false,
     outcome: "completed",

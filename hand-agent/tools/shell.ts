@@ -3,21 +3,24 @@
  *
  * 1. Calls queue; one runs at a time.
  * 2. A call's output comes through a pipe of its own (X6), never from the shell's own output, which carries only
- *    exit statuses. What a background process writes later goes to its own call's pipe and is dropped there.
+ *    answers. What a background process writes later goes to its own call's pipe and is dropped there.
  * 3. A call that is cancelled or runs out of time is killed with everything it started, and the shell with it (X4);
  *    the next call gets a new shell. Background processes of other calls live on.
  * 4. No process is started by the agent for a call: the shell is told what to run.
+ * 5. A command counts as run only if the shell acknowledged its beginning, and as ended only if it answered its end.
+ *    A shell that does neither any more is replaced, and the result says which of the two it was (X4).
  */
-import { randomBytes } from "node:crypto";
-import type { Clock } from "../../kit/clock.ts";
-import { messageOf } from "../../kit/errors.ts";
-import type { Hand, HandPipe, ProcessInfo, RunningProcess } from "../drivers/driver.ts";
+import { type Clock, within } from "../../kit/clock.ts";
+import type { Hand, HandPipe, ProcessInfo } from "../drivers/driver.ts";
+import { type LiveEnd, LiveShell } from "./live-shell.ts";
 
 /** Within X4's three seconds, with room to say so. */
 const KILL_WITHIN_MS = 2_800;
 const MAX_QUEUED = 64;
-/** Inherited by everything a call starts, also by what was forked without an exec. See the process table. */
-const MARK_FD = 60;
+/** A shell at rest acknowledges within a millisecond; this is for machines under heavy load. */
+const START_WITHIN_MS = 5_000;
+/** A shell reads its input byte by byte: measured a million a second, slower under load. */
+const READ_BYTES_PER_MS = 100;
 
 export interface ShellCall {
   readonly callId: string;
@@ -30,9 +33,7 @@ export interface ShellCall {
 }
 
 export type ShellEnd =
-  | { readonly kind: "exited"; readonly code: number }
-  /** The shell itself ended: `exit`, `exec`, `set -e`, a signal; `reason` when the sandbox went with it. */
-  | { readonly kind: "terminated"; readonly code?: number; readonly reason?: string }
+  | LiveEnd
   | { readonly kind: "timed_out" }
   | { readonly kind: "cancelled"; readonly started: boolean };
 
@@ -40,16 +41,8 @@ export interface ShellResult {
   readonly end: ShellEnd;
   /** Processes of the call that are still there: left running, or impossible to kill. */
   readonly left: readonly ProcessInfo[];
-}
-
-/** A shell process and the reader of its exit statuses. */
-interface Live {
-  readonly process: RunningProcess;
-  /** Exit statuses carry it, so that nothing else on that channel is taken for one. */
-  readonly token: string;
-  onStatus: (callId: string, code: number) => void;
-  onEnd: (end: ShellEnd) => void;
-  ended?: ShellEnd;
+  /** Why the shell of the calls before was gone, so that this one ran in a new shell. */
+  readonly lostBefore?: string;
 }
 
 export class QueueFullError extends Error {}
@@ -57,7 +50,7 @@ export class QueueFullError extends Error {}
 export class Shell {
   private readonly hand: Hand;
   private readonly clock: Clock;
-  private live: Live | undefined;
+  private live: LiveShell | undefined;
   private tail: Promise<unknown> = Promise.resolve();
   private queued = 0;
 
@@ -97,34 +90,37 @@ export class Shell {
   }
 
   private async runNow(call: ShellCall): Promise<ShellResult> {
+    const lostBefore = this.live?.endedBy;
     const live = await this.start();
     const pipe = await this.hand.openPipe(call.callId);
     const cut = new AbortController();
     const output = this.forward(pipe, call, cut.signal);
-    const status = new Promise<ShellEnd>((resolve) => {
-      live.onStatus = (callId, code) => {
-        if (callId === call.callId) resolve({ kind: "exited", code });
-      };
-    });
-    const ended = new Promise<ShellEnd>((resolve) => {
-      live.onEnd = resolve;
-      if (live.ended) resolve(live.ended);
-    });
     const limit = new Limit(this.clock, call);
-    live.process.write(commandLine(live.token, call, pipe.path)).catch(() => {}); // `ended` tells
-    let end = await Promise.race([status, ended, limit.reached]);
-    // A shell that exits right after its last status: the status counts.
-    if (end.kind === "terminated") end = await Promise.race([status, end]);
+    const notStarted = new Promise<"not started">((resolve) => {
+      limit.stopStart = this.clock.after(startTimeoutMs(call), () => resolve("not started"));
+    });
+    const ended = live.run({ ...call, pipe: pipe.path }, () => limit.stopStart());
+    const first = await Promise.race([ended, limit.reached, notStarted]);
     limit.stop();
-    if (end.kind !== "exited") this.live = undefined;
-    const isCut = end.kind === "timed_out" || end.kind === "cancelled";
+    const isCut = first === "not started" || first.kind === "timed_out" || first.kind === "cancelled";
+    if (isCut || first.kind !== "exited") this.live = undefined;
     const killed = isCut
       ? await this.hand.killCall(call.callId, { withinMs: KILL_WITHIN_MS, also: live.process })
       : undefined;
     if (isCut) cut.abort();
+    else if (first.kind === "deaf") await live.stop();
+    // Only now nothing can have been said any more: it may have begun in the last moment.
+    const end = first === "not started" ? await this.endOfSilent(ended) : first;
     const { held } = pipe.finish();
     await output;
-    return { end, left: killed ? killed.left : held ? await this.hand.callProcesses(call.callId) : [] };
+    const left = killed ? killed.left : held ? await this.hand.callProcesses(call.callId) : [];
+    return { end, left, ...(lostBefore === undefined ? {} : { lostBefore }) };
+  }
+
+  /** Of a shell that was killed. One that cannot be killed may still run it: never "not started" without knowing. */
+  private endOfSilent(ended: Promise<LiveEnd>): Promise<LiveEnd> {
+    const unknown: LiveEnd = { kind: "deaf", started: true, reason: "the shell could not be killed" };
+    return within(this.clock, KILL_WITHIN_MS, ended, () => new Error("silent")).catch(() => unknown);
   }
 
   /** After a cut nobody waits for a slow reader any more. */
@@ -132,38 +128,17 @@ export class Shell {
     for await (const chunk of pipe.chunks) await settledOrCut(call.onOutput(chunk), cut);
   }
 
-  private async start(): Promise<Live> {
-    if (this.live) return this.live;
-    const process = await this.hand.exec({ argv: ["/bin/bash", "--noprofile", "--norc"], stdin: true });
-    process.stderr.abandon();
-    const live: Live = {
-      process,
-      token: randomBytes(9).toString("base64url"),
-      onStatus: () => {},
-      onEnd: () => {},
-    };
-    void listen(live);
-    void process.exit
-      .then(
-        ({ code }): ShellEnd => ({ kind: "terminated", code }),
-        (error): ShellEnd => ({ kind: "terminated", reason: messageOf(error) }),
-      )
-      .then((end) => {
-        if (this.live === live) this.live = undefined;
-        live.ended = end;
-        live.onEnd(end);
-      });
-    await process.write("exec 3>&1 1>/dev/null 2>/dev/null\n");
-    this.live = live;
-    return live;
+  private async start(): Promise<LiveShell> {
+    if (this.live?.endedBy === undefined && this.live) return this.live;
+    this.live = undefined;
+    this.live = await LiveShell.start(this.hand);
+    return this.live;
   }
 
   private async stop(): Promise<void> {
     const { live } = this;
     this.live = undefined;
-    if (!live) return;
-    await live.process.kill();
-    await live.process.exit.catch(() => {});
+    await live?.stop();
   }
 }
 
@@ -198,6 +173,7 @@ async function abortedBefore(signal: AbortSignal, before: Promise<unknown>): Pro
 class Limit {
   readonly reached: Promise<ShellEnd>;
   stop: () => void = () => {};
+  stopStart: () => void = () => {};
 
   constructor(clock: Clock, { timeoutMs, signal }: ShellCall) {
     this.reached = new Promise((resolve) => {
@@ -205,6 +181,7 @@ class Limit {
       const stopTimer = clock.after(timeoutMs, () => resolve({ kind: "timed_out" }));
       this.stop = () => {
         stopTimer();
+        this.stopStart();
         signal.removeEventListener("abort", onAbort);
       };
       signal.addEventListener("abort", onAbort, { once: true });
@@ -213,31 +190,7 @@ class Limit {
   }
 }
 
-/**
- * Not a loop inside the shell, which `break` would leave, nor a function, in which `declare` would be local. The
- * redirections last for the command; after it the shell has its own descriptors again, whatever the command did.
- */
-function commandLine(token: string, { callId, command }: ShellCall, pipe: string): string {
-  const redirect = `</dev/null >${quote(pipe)} 2>&1 ${MARK_FD}>&1 3>&-`;
-  return [
-    `\\export TENDON_CALL_ID=${quote(callId)}`,
-    `\\eval ${quote(command)} ${redirect}`,
-    `\\printf '%s %s %s\\n' ${token} ${quote(callId)} "$?" >&3\n`,
-  ].join("\n");
-}
-
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-async function listen(live: Live): Promise<void> {
-  let rest = "";
-  for await (const chunk of live.process.stdout.chunks) {
-    const lines = (rest + Buffer.from(chunk).toString("latin1")).split("\n");
-    rest = (lines.pop() ?? "").slice(-1_000);
-    for (const line of lines) {
-      const [token, callId = "", code] = line.split(" ");
-      if (token === live.token) live.onStatus(callId, Number(code));
-    }
-  }
+/** How long a shell may take to acknowledge this call. */
+function startTimeoutMs({ command }: ShellCall): number {
+  return START_WITHIN_MS + command.length / READ_BYTES_PER_MS;
 }
