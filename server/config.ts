@@ -60,6 +60,11 @@ export const serverSettings = defineSettings({
     parse: text(),
     help: "Certificates (PEM file) to trust in place of the system's, when this replica calls others.",
   },
+  TENDON_DATABASE_WAIT_MS: {
+    parse: integer({ min: 0, max: 600_000 }),
+    default: 30_000,
+    help: "How long a start waits for a database of yours that cannot be reached yet, in milliseconds, 0 to 600000.",
+  },
   TENDON_LEASE_TTL_MS: {
     parse: integer({ min: 1_000, max: 600_000 }),
     default: 30_000,

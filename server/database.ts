@@ -20,12 +20,11 @@ export interface Database {
   close(): Promise<void>;
 }
 
-/** Programs and their database may be started in any order. */
-const WAIT_FOR_MS = 30_000;
 const TRY_EVERY_MS = 500;
 
 /**
- * With the newest schema. An operator's Postgres that cannot be reached yet is waited for, up to 30 s or until the signal.
+ * With the newest schema. An operator's Postgres that cannot be reached yet is waited for, as long as the settings
+ * say or until the signal: programs and their database may be started in any order.
  * Throws EmbeddedPostgresError, MigrationError or a TendonError, each with a line for the operator.
  */
 export async function openDatabase(
@@ -48,7 +47,13 @@ export async function openDatabase(
   };
   try {
     if (external === undefined) await migrate(pool, migrations);
-    else await migrateWhenReached(pool, placeOf(external), { clock, log, signal });
+    else
+      await migrateWhenReached(pool, placeOf(external), {
+        clock,
+        log,
+        signal,
+        waitMs: config.TENDON_DATABASE_WAIT_MS,
+      });
   } catch (error) {
     await close();
     throw error;
@@ -66,9 +71,14 @@ interface Waiting {
   readonly clock: Clock;
   readonly log: Logger;
   readonly signal: AbortSignal | undefined;
+  readonly waitMs: number;
 }
 
-async function migrateWhenReached(pool: Pool, place: string, { clock, log, signal }: Waiting): Promise<void> {
+async function migrateWhenReached(
+  pool: Pool,
+  place: string,
+  { clock, log, signal, waitMs }: Waiting,
+): Promise<void> {
   const startedMs = clock.monotonicMs();
   let isTold = false;
   for (;;) {
@@ -78,13 +88,10 @@ async function migrateWhenReached(pool: Pool, place: string, { clock, log, signa
     } catch (error) {
       if (!isTendonError(error, "UNAVAILABLE")) throw error;
       const why = causeOf(error);
-      const isOver = clock.monotonicMs() - startedMs >= WAIT_FOR_MS || signal?.aborted === true;
+      const isOver = clock.monotonicMs() - startedMs >= waitMs || signal?.aborted === true;
       if (isOver || isRefusedLogin(error)) throw unreachable(place, why, error);
       if (!isTold)
-        log.warn(
-          { why },
-          `the database at ${place} cannot be reached yet; waiting up to ${WAIT_FOR_MS / 1000} s`,
-        );
+        log.warn({ why }, `the database at ${place} cannot be reached yet; waiting up to ${waitMs / 1000} s`);
       isTold = true;
     }
     await clock.sleep(TRY_EVERY_MS, signal).catch(() => {});

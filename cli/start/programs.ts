@@ -22,6 +22,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_HOST",
       "TENDON_DATA_DIR",
       "TENDON_DATABASE_POOL",
+      "TENDON_DATABASE_WAIT_MS",
       "TENDON_TLS_CERT",
       "TENDON_TLS_KEY",
       "TENDON_TLS_CLIENT_CA",
