@@ -152,12 +152,14 @@ describe("the shell after a command that left something behind (X4)", () => {
   });
 
   it("replaces a shell that does not begin, within seconds", async () => {
-    await bash("(sleep 0.1; kill -STOP $$) & echo $!");
-    const shell = (await hand.callProcesses()).length;
-    expect(shell).toBeGreaterThan(0);
-    await eventually(async () => textOf(await bash("touch ran")).includes("did not run"), {
-      withinMs: 15_000,
-    });
+    // Stopped between two commands: one that had begun would run to its time limit.
+    await bash("(until [ -e stop-it ]; do sleep 0.01; done; kill -STOP $$; touch stopped) &");
+    await hand.writeFile(`${hand.workdir}/stop-it`, Buffer.from(""));
+    await eventually(() => hand.stat(`${hand.workdir}/stopped`));
+    expect(textOf(await bash("touch ran"))).toContain("did not run");
+    await expect(hand.stat(`${hand.workdir}/ran`)).rejects.toThrow();
+    await hand.remove(`${hand.workdir}/stop-it`);
+    await hand.remove(`${hand.workdir}/stopped`);
     await expectTruth();
   }, 20_000);
 
