@@ -8,6 +8,8 @@ import { HandRig, type RigSession } from "../kit/hand-rig.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import type { ScriptedHandAgent } from "../kit/scripted-hand-agent.ts";
 
+const DEEPER_THAN_POSTGRES = 50_000;
+
 let database: TestDatabase;
 let rig: HandRig;
 let agent: ScriptedHandAgent;
@@ -97,6 +99,17 @@ test("it runs once however many ask at once, and the result stands (X1, X3)", as
   expect(textOf((await run(call)).result)).toBe("once");
   expect(runs()).toBe(2);
   expect(await session.events("agent.tool_result")).toHaveLength(2);
+});
+
+test("a tool use that Postgres cannot read, because it is nested too deeply, takes the long way and runs", async () => {
+  const call = await session.toolUse("echo", { text: "x" });
+  const deep = "[".repeat(DEEPER_THAN_POSTGRES) + "]".repeat(DEEPER_THAN_POSTGRES);
+  await expect(rig.pool.query("select $1::json", [deep])).rejects.toMatchObject({ code: "54001" });
+  await rig.pool.query(
+    "update events set payload = left(payload, -1) || ',\"more\":' || $2 || '}' where event_id = $1",
+    [call.executionId, deep],
+  );
+  expect(textOf((await run(call)).result)).toBe("x");
 });
 
 test("a fenced brain sends nothing (E1)", async () => {

@@ -46,7 +46,7 @@ begin
         or coalesce((use -> 'hand')::text, '""') <> c_slot_json then
       return;
     end if;
-  exception when data_exception then
+  exception when data_exception or statement_too_complex then
     -- JSON that JavaScript reads and Postgres does not.
     return;
   end;
