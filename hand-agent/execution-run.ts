@@ -1,6 +1,7 @@
 /** Carries one call from its acceptance to its result: input, journal, hand, tool. */
 import { type Clock, within } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ExecutionResult } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Execution, ExecutionCommand } from "./execution.ts";
@@ -53,6 +54,7 @@ export async function runExecution(
     const { key, handId, name } = command;
     await deps.journal.start({ key, handId, name, input, atMs: deps.clock.nowMs() });
     journalled = true;
+    failpoint("agent.journalled");
     const live = await finding;
     if (execution.stopSignal.aborted)
       return { result: stoppedEarly(execution), journalled, leftProcesses: false };
@@ -92,9 +94,13 @@ async function runTool(
     input,
     timeoutMs,
     signal: execution.stopSignal,
-    onOutput: (chunk) => execution.spool?.append(chunk),
+    onOutput: (chunk) => {
+      failpoint("agent.tool_running");
+      return execution.spool?.append(chunk);
+    },
   });
   const result = await orStuck(deps, execution, running);
+  failpoint("agent.tool_ended");
   if (result === "stuck") return { result: unknownOutcome(STUCK_TEXT), leftProcesses: true };
   return {
     result: resultOfTool(result, execution.spool?.endOffset ?? 0, note),

@@ -9,6 +9,7 @@
  */
 
 import { isTendonError } from "../kit/errors.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import type { BidiCall } from "../kit/rpc/client.ts";
 import type {
   StreamExecutionRequestSchema,
@@ -95,6 +96,7 @@ async function send(
   await unlessAborted(execution.finished, signal);
   if (execution.state.phase !== "finished") return;
   await call.send({ kind: { case: "result", value: execution.state.readResult() } });
+  failpoint("agent.result_sent");
   call.end();
 }
 

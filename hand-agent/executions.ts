@@ -12,6 +12,7 @@ import { mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Backoff } from "../kit/backoff.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import type { StartExecution } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type ExecutionResult, ExecutionResultSchema } from "../proto/gen/tendon/v1/hand_pb.js";
 import { Execution, type ExecutionCommand, LateInput } from "./execution.ts";
@@ -112,6 +113,7 @@ export class Executions {
       this.refuse(command, refusal);
       return;
     }
+    failpoint("agent.start_received");
     const spool = new OutputSpool({
       path: join(this.spoolDir, randomBytes(8).toString("hex")),
       budget: this.budget,
@@ -248,6 +250,7 @@ export class Executions {
     } catch (error) {
       log.error({ err: error, execution: key }, "a result is kept in memory only");
     }
+    failpoint("agent.result_journalled");
     execution.finish(Number(result.outputBytes), readResult);
     this.wake();
   }
@@ -267,7 +270,10 @@ export class Executions {
     while (!tunnel.signal.aborted) {
       backoff.connected();
       const end = await streamOnce(tunnel, execution, journal.id);
-      if (end.kind === "stored") return this.drop(execution, "");
+      if (end.kind === "stored") {
+        failpoint("agent.result_acked");
+        return this.drop(execution, "");
+      }
       if (end.kind === "not_wanted") {
         log.warn(
           { execution: execution.key },

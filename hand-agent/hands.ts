@@ -8,6 +8,7 @@
  */
 import { type Clock, within } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandState } from "../proto/gen/tendon/v1/hand_pb.js";
@@ -261,6 +262,7 @@ export class Hands {
       driver = this.driverOf(slot.record.driver);
       const spec = handSpecOf(command, driver);
       await this.save();
+      failpoint("agent.hand_noted");
       const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
       const limit = new AbortController();
       const stop = this.options.clock.after(timeoutMs, () =>
@@ -268,6 +270,7 @@ export class Hands {
       );
       const hand = await driver.provision(spec, limit.signal).finally(stop);
       await runSetup(hand, command.environment?.setup ?? [], limit.signal);
+      failpoint("agent.hand_made");
       slot.record.state = "ready";
       slot.record.handle = hand.handle;
       slot.live = { hand, tools: new HandTools(hand, this.options.clock), isNews: false };

@@ -63,9 +63,10 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     clock: systemClock,
     log,
   });
-  const lifelineFd = values.TENDON_LIFELINE_FD;
+  const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = values;
+  const program = { name: "hand-agent", log, lifelineFd, failpoints, service: agent };
   try {
-    await Promise.race([runProgram({ name: "hand-agent", log, lifelineFd, service: agent }), agent.ended]);
+    await Promise.race([runProgram(program), agent.ended]);
     return 0;
   } finally {
     await agent.stop();

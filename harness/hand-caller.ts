@@ -5,6 +5,7 @@
 import { Backoff } from "../kit/backoff.ts";
 import { type Clock, within } from "../kit/clock.ts";
 import { isTendonError, messageOf } from "../kit/errors.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Lease } from "./lease.ts";
@@ -85,8 +86,13 @@ export class HandCaller {
       input: call.input,
       lease: lease.proof,
     };
+    failpoint("harness.before_dispatch");
     for await (const { kind } of hands.execute(request, { signal })) {
-      if (kind.case === "result") return;
+      if (kind.case === "bound") failpoint("harness.dispatched");
+      if (kind.case === "output") failpoint("harness.output");
+      if (kind.case !== "result") continue;
+      failpoint("harness.result_received");
+      return;
     }
   }
 

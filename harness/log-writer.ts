@@ -1,5 +1,6 @@
 /** Appends a brain's events. Ids are chosen before the first try, so that a repeated append is one append (L2). */
 import { isTendonError } from "../kit/errors.ts";
+import { failpoint } from "../kit/failpoint.ts";
 import { newId } from "../kit/ids.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { EventInput } from "../proto/gen/tendon/v1/event_pb.js";
@@ -28,7 +29,9 @@ export class LogWriter {
   /** Appends all or none, and takes them in. Rejects with LeaseEnded when this is not the session's brain any more (E1). */
   async append(events: readonly EventInput[]): Promise<void> {
     const request = { sessionId: this.lease.sessionId, events: [...events], lease: this.lease.proof };
+    failpoint("harness.before_append");
     const { receipts } = await this.calls.repeat((options) => this.sessions.emitEvents(request, options));
+    failpoint("harness.appended");
     this.view.appended(
       events,
       receipts.map(({ position }) => position),

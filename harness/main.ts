@@ -114,8 +114,9 @@ async function main(): Promise<number> {
   const settings = readConfig();
   if (args.includes("--print-config")) return print(printConfig(settings));
   const log = createLogger(NAME, settings.values.TENDON_LOG_LEVEL);
-  const lifelineFd = settings.values.TENDON_LIFELINE_FD;
-  await runProgram({ name: NAME, log, lifelineFd, service: new HarnessProgram(settings.values, log) });
+  const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = settings.values;
+  const service = new HarnessProgram(settings.values, log);
+  await runProgram({ name: NAME, log, lifelineFd, failpoints, service });
   return 0;
 }
 

@@ -1,6 +1,7 @@
 /** How a program runs until it is told to stop, and how it ends. Only a program's main file uses this. */
 import { Socket } from "node:net";
 import { TendonError } from "./errors.ts";
+import { armFailpoints } from "./failpoint.ts";
 import type { Service } from "./lifecycle.ts";
 import type { Logger } from "./log.ts";
 import { SettingsError } from "./settings/settings.ts";
@@ -21,6 +22,8 @@ export interface ProgramOptions {
   readonly log: Logger;
   /** Descriptor of a pipe whose other end the parent holds: when the parent dies, however it dies, the program stops too. */
   readonly lifelineFd?: number | undefined;
+  /** TENDON_FAILPOINTS. */
+  readonly failpoints?: string | undefined;
   readonly service: Service;
 }
 
@@ -28,7 +31,9 @@ export interface ProgramOptions {
  * Starts the service and resolves when the program has stopped: by SIGINT, SIGTERM, the end of its lifeline, or `stop`.
  * A second signal ends the process at once.
  */
-export async function runProgram({ name, log, lifelineFd, service }: ProgramOptions): Promise<void> {
+export async function runProgram(options: ProgramOptions): Promise<void> {
+  const { name, log, lifelineFd, service } = options;
+  armFailpoints(options.failpoints, log);
   let requestStop: (why: string) => void = () => {};
   const stopRequested = new Promise<string>((resolve) => {
     requestStop = resolve;

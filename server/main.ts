@@ -30,7 +30,8 @@ async function main(): Promise<number> {
   const config = settings.values;
   const log = createLogger(NAME, config.TENDON_LOG_LEVEL);
   const server = new Server({ config, log, replaceAdminKey: args.includes("--new-admin-key") });
-  const running = runProgram({ name: NAME, log, lifelineFd: config.TENDON_LIFELINE_FD, service: server });
+  const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = config;
+  const running = runProgram({ name: NAME, log, lifelineFd, failpoints, service: server });
   const lost = await Promise.race([running, server.lost]);
   if (lost === undefined) return 0;
   await server.stop();

@@ -12,7 +12,7 @@ export interface ProgramVariables {
 }
 
 const PROXIES = ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
-const EVERY = ["TENDON_LOG_LEVEL", "TENDON_LIFELINE_FD"];
+const EVERY = ["TENDON_LOG_LEVEL", "TENDON_LIFELINE_FD", "TENDON_FAILPOINTS"];
 
 export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> = {
   server: {

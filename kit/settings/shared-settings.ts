@@ -1,4 +1,5 @@
 /** Settings that several programs have: spread into their tables, so that a name means the same everywhere. */
+import { failpoints } from "../failpoint.ts";
 import { LOG_LEVELS } from "../log.ts";
 import { integer, oneOf, text, url } from "./parsers.ts";
 import { defineSettings } from "./settings.ts";
@@ -9,6 +10,10 @@ export const programSettings = defineSettings({
   TENDON_LIFELINE_FD: {
     parse: integer({ min: 3, max: 1023 }),
     help: "Descriptor whose end stops the program; for launchers.",
+  },
+  TENDON_FAILPOINTS: {
+    parse: failpoints(),
+    help: "For tests only: points at which the program fails on purpose. Leave it unset.",
   },
 });
 

@@ -1,5 +1,6 @@
 /** Ends executions: a result is stored and told, once, whoever asks (X3). */
 import { messageOf } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import type { ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
 import type { LeaseClaim } from "../store/hands.ts";
@@ -28,6 +29,7 @@ export class Conclusions {
       result: storedText(result),
       event: resultEvent(execution, result),
     });
+    failpoint("server.result_stored");
     const standing =
       concluded?.kind === "existing" && concluded.result !== undefined
         ? fromStoredText(concluded.result)

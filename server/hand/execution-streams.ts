@@ -3,6 +3,7 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { within } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type {
   ExecutionOpen,
@@ -102,6 +103,7 @@ export class ExecutionStreams {
       const { kind } = next.value;
       if (kind.case === "output") await live.accept(stream, Number(kind.value.offset), kind.value.data);
       else if (kind.case === "result") {
+        failpoint("server.result_received");
         await this.conclusions.finish(live.execution, kind.value);
         return;
       } else throw invalidField("open", "only the first message may be one");

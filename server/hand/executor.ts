@@ -1,6 +1,7 @@
 /** Runs calls at most once: finds the hand, binds, sends, and follows to the one result (X1–X3). */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { TendonError } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import { type ExecutionResult, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
@@ -109,6 +110,7 @@ export class Executor {
       return undefined;
     const { journalId } = link;
     const known = { call: { ...call, workspaceId }, handId, handAgentId, journalId, lease };
+    failpoint("server.before_bind");
     const execution = await this.deps.store.executions.bindKnown(known);
     if (execution === undefined) {
       this.knownHands.forget(call.sessionId, call.slot);
@@ -189,6 +191,7 @@ export class Executor {
               input: call.input,
             })
           : undefined;
+      failpoint("server.before_bind");
       const bound = await this.deps.store.executions.bind({
         call: event === undefined ? call : { ...call, sessionId: hand.sessionId },
         handId: hand.handId,
@@ -217,6 +220,7 @@ export class Executor {
   private afterBind(bound: Bound, link: AgentLink): Sent | undefined {
     switch (bound.kind) {
       case "bound": {
+        failpoint("server.bound");
         this.conclusions.announce(bound.advance);
         const live = this.hub.enter(bound.execution);
         // A link that has just ended is followed by a greeting, which sends what the agent's journal lacks.

@@ -1,5 +1,6 @@
 /** Brings a hand that was asked for to an agent that has room, and waits until it takes calls. */
 import { isTendonError, messageOf, type Part, type Reason, TendonError } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { HandRecord } from "../store/hands.ts";
@@ -177,6 +178,7 @@ export class Provisioner implements Service {
     leftMs: number,
   ): Promise<Provisioned | undefined> {
     try {
+      failpoint("server.hand_placed");
       const answer = await link.command(
         {
           case: "provision",
@@ -218,6 +220,7 @@ export class Provisioner implements Service {
   }
 
   private async becameReady(hand: HandRecord): Promise<Provisioned> {
+    failpoint("server.hand_made");
     const agent = await this.deps.store.handAgents.find(hand.handAgentId!);
     const isolation = agent?.drivers.find((driver) => driver.name === hand.driver)?.detail ?? "";
     const change = await this.deps.store.hands.ready(
