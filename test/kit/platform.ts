@@ -39,8 +39,11 @@ export interface Platform {
   program(name: ProgramName): RunningProgram;
   /** A gRPC client with the admin key. */
   client<S extends DescService>(service: S): Client<S>;
-  /** Starts a program, also one that was ended before, and waits until the platform can run sessions with it. */
-  start(name: ProgramName): Promise<RunningProgram>;
+  /**
+   * Starts a program, also one that was ended before, and waits until the platform can run sessions with it. `env` holds
+   * more variables for this start alone.
+   */
+  start(name: ProgramName, env?: Readonly<Record<string, string>>): Promise<RunningProgram>;
   /** Everybody's log, for a failed test. */
   logs(): string;
   /** Ends everything. Throws when a program that ran did not end with 0, or left processes. */
@@ -97,8 +100,9 @@ class TestPlatform implements Platform {
     return this.connection.client(service);
   }
 
-  async start(name: ProgramName): Promise<RunningProgram> {
-    const program = startProgram(name, { ...(await this.environmentOf(name)), ...this.options.env?.[name] });
+  async start(name: ProgramName, env: Readonly<Record<string, string>> = {}): Promise<RunningProgram> {
+    const variables = { ...(await this.environmentOf(name)), ...this.options.env?.[name], ...env };
+    const program = startProgram(name, variables);
     this.programs.set(name, program);
     const died = program.ended.then((how) => {
       throw new Error(`${name} ended with ${how}`);
@@ -161,7 +165,10 @@ class TestPlatform implements Platform {
     const within = { withinMs: READY_WITHIN_MS };
     if (program.name === "server") {
       this.port = Number(await eventually(() => /"port":(\d+)/.exec(program.log())?.[1], within));
-      this.adminKey = (await readFile(join(this.dataDir, "admin.key"), "utf8")).trim();
+      // A server that came to a database with an admin writes no key of one; tests give all of them the same.
+      this.adminKey =
+        this.options.env?.server?.TENDON_ADMIN_KEY ??
+        (await readFile(join(this.dataDir, "admin.key"), "utf8")).trim();
       await eventually(async () => (await fetch(`${this.url}/readyz`)).ok, within);
       return;
     }
