@@ -55,7 +55,7 @@ export interface Invocation {
   readonly settings: HandAgentSettings;
 }
 
-export const USAGE = `Usage: tendon hand-agent run [options]
+export const USAGE = `Usage: tendon hand-agent run [options]     (the program alone: tendon-hand-agent.mjs [options])
 
 Hosts hands for a Tendon server. It dials out and opens no port.
 

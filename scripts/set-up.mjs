@@ -15,6 +15,7 @@ const SOURCES = [
   "proto/gen",
   "package-lock.json",
   "scripts/build.mjs",
+  "scripts/bundle-options.mjs",
 ];
 const PROGRAMS = ["server", "harness", "hand-agent", "mcp-proxy", "tendon"];
 const MIN_NODE = 20;

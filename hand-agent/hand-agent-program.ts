@@ -1,0 +1,99 @@
+/** What the hand agent's program does with its command line. */
+import { resolve } from "node:path";
+import { BUILD } from "../kit/build.ts";
+import { systemClock } from "../kit/clock.ts";
+import { createLogger } from "../kit/log.ts";
+import { runProgram, StartupError } from "../kit/program.ts";
+import { printConfig, settingsHelp } from "../kit/settings/print.ts";
+import { SettingsError } from "../kit/settings/settings.ts";
+import {
+  type HandAgentSettings,
+  handAgentSettings,
+  type Invocation,
+  readInvocation,
+  USAGE,
+} from "./config.ts";
+import { probeDrivers } from "./driver-offers.ts";
+import { DRIVERS } from "./drivers/registry.ts";
+import { HandAgent } from "./hand-agent.ts";
+import { TOOL_DEFINITIONS } from "./tools/registry.ts";
+
+/** Gives the exit code. */
+export async function handAgentProgram(): Promise<number> {
+  const { command, once, settings } = invocation();
+  switch (command) {
+    case "help":
+      process.stdout.write(`${USAGE}\n${settingsHelp(handAgentSettings)}`);
+      return 0;
+    case "version":
+      process.stdout.write(`${BUILD}\n`);
+      return 0;
+    case "print-config":
+      process.stdout.write(printConfig(settings));
+      return 0;
+    case "doctor":
+      return doctor(settings);
+    case "run":
+      return run(settings, once);
+  }
+}
+
+function invocation(): Invocation {
+  try {
+    return readInvocation(process.argv.slice(2));
+  } catch (error) {
+    if (error instanceof SettingsError) throw new StartupError(error.message, 2);
+    throw error;
+  }
+}
+
+async function run({ values }: HandAgentSettings, once: boolean): Promise<number> {
+  const log = createLogger("hand-agent", values.TENDON_LOG_LEVEL);
+  const agent = new HandAgent({
+    url: values.TENDON_URL,
+    joinToken: values.TENDON_JOIN_TOKEN,
+    dataDir: values.TENDON_HAND_AGENT_DATA_DIR,
+    name: values.TENDON_HAND_AGENT_NAME,
+    labels: values.TENDON_HAND_AGENT_LABELS ?? {},
+    capacity: values.TENDON_HAND_AGENT_CAPACITY,
+    caFile: values.TENDON_CA_FILE,
+    proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
+    once,
+    build: BUILD,
+    drivers: (dataDir) => makeDrivers(dataDir, values.TENDON_HAND_AGENT_ISOLATION, log),
+    clock: systemClock,
+    log,
+  });
+  const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = values;
+  const program = { name: "hand-agent", log, lifelineFd, failpoints, service: agent };
+  try {
+    await Promise.race([runProgram(program), agent.ended]);
+    return 0;
+  } finally {
+    await agent.stop();
+  }
+}
+
+/** One line of JSON: what hands this machine can make. For `tendon doctor`. */
+async function doctor({ values }: HandAgentSettings): Promise<number> {
+  const log = createLogger("hand-agent", "silent");
+  const dataDir = resolve(values.TENDON_HAND_AGENT_DATA_DIR);
+  const offers = await probeDrivers(makeDrivers(dataDir, values.TENDON_HAND_AGENT_ISOLATION, log));
+  const drivers = offers.map(({ name, available, isolation, detail }) => ({
+    name,
+    available,
+    isolation,
+    detail,
+  }));
+  process.stdout.write(`${JSON.stringify({ build: BUILD, node: process.version, dataDir, drivers })}\n`);
+  return drivers.some(({ available }) => available) ? 0 : 1;
+}
+
+function makeDrivers(
+  dataDir: string,
+  isolation: HandAgentSettings["values"]["TENDON_HAND_AGENT_ISOLATION"],
+  log: ReturnType<typeof createLogger>,
+) {
+  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, process: { isolation } };
+  return Object.values(DRIVERS).map((make) => make(options));
+}
