@@ -5,6 +5,7 @@ import {
   type Driver,
   HandError,
   type HandLimits,
+  type HandNetwork,
   type HandResource,
   type HandSpec,
 } from "./drivers/driver.ts";
@@ -13,10 +14,12 @@ import {
 export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec {
   const { environment } = command;
   if (environment !== undefined) checkEnvironment(environment, driver);
+  const network = networkOf(environment);
   return {
     handId: command.handId,
     env: environment?.variables ?? {},
     limits: limitsOf(environment),
+    ...(network === undefined ? {} : { network }),
     resources: command.resources.map(({ kind }): HandResource => {
       if (kind.case !== "inlineFile") {
         throw new HandError(
@@ -41,6 +44,23 @@ function checkEnvironment({ image, network }: EnvironmentSpec, driver: Driver): 
     throw new HandError(
       `the driver ${driver.name} cannot keep its hands from the network; choose another driver`,
     );
+  }
+}
+
+function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | undefined {
+  const { mode = NetworkMode.UNSPECIFIED, allowedHosts = [] } = environment?.network ?? {};
+  switch (mode) {
+    case NetworkMode.UNSPECIFIED:
+      return undefined;
+    case NetworkMode.NONE:
+      return { mode: "none" };
+    case NetworkMode.LIMITED:
+      return { mode: "limited", allowedHosts };
+    case NetworkMode.UNRESTRICTED:
+      return { mode: "unrestricted" };
+    default:
+      // A newer server's mode: less than it says may not be given, nor more.
+      throw new HandError(`this hand agent does not know the network mode ${mode as number}`);
   }
 }
 

@@ -76,11 +76,21 @@ export interface InlineResource {
 }
 export type HandResource = InlineResource;
 
+/** What a hand may reach. What a driver cannot keep is refused by `provision` with the reason, never ignored. */
+export type HandNetwork =
+  /** Nothing but itself. */
+  | { readonly mode: "none" }
+  /** These hosts alone, by name, through the agent's relay (docs/networking.md). Names, `*.example.com`, IPv4 addresses. */
+  | { readonly mode: "limited"; readonly allowedHosts: readonly string[] }
+  | { readonly mode: "unrestricted" };
+
 export interface HandSpec {
   readonly handId: string;
   /** Non-secret variables for every process of the hand. Names match `[A-Za-z_][A-Za-z0-9_]*`. */
   readonly env?: Readonly<Record<string, string>>;
   readonly limits?: HandLimits;
+  /** Without it, the driver's default. */
+  readonly network?: HandNetwork;
   readonly resources?: readonly HandResource[];
 }
 
