@@ -45,11 +45,14 @@ interface SpecOptions {
   pids?: number;
   provisionTimeout?: number;
   idleTimeout?: number;
+  keepParked?: number;
+  maxAge?: number;
   metadata?: Record<string, string>;
 }
 
 const MAX_INT32 = 2 ** 31 - 1;
 const HOUR_MS = 3_600_000;
+const YEAR_MS = 365 * 24 * HOUR_MS;
 
 export function addEnvironmentCommands(program: Command): void {
   const environment = program
@@ -164,11 +167,9 @@ function addSpecOptions(command: Command): Command {
       "how long a call waits for a hand, such as 60s",
       parseDuration(HOUR_MS),
     )
-    .option(
-      "--idle-timeout <duration>",
-      "when a hand is parked, such as 30m",
-      parseDuration(365 * 24 * HOUR_MS),
-    )
+    .option("--idle-timeout <duration>", "when a hand is parked, such as 30m", parseDuration(YEAR_MS))
+    .option("--keep-parked <duration>", "when a parked hand is released, such as 7d", parseDuration(YEAR_MS))
+    .option("--max-age <duration>", "when a hand is released however it is used", parseDuration(YEAR_MS))
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--spec <file>", "everything as the JSON form of EnvironmentSpec; other options win over it");
 }
@@ -191,6 +192,8 @@ function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSp
     setup: options.setup ?? base.setup,
     provisionTimeoutMs: options.provisionTimeout ?? base.provisionTimeoutMs,
     idleTimeoutMs: options.idleTimeout === undefined ? base.idleTimeoutMs : BigInt(options.idleTimeout),
+    keepParkedMs: options.keepParked === undefined ? base.keepParkedMs : BigInt(options.keepParked),
+    maxAgeMs: options.maxAge === undefined ? base.maxAgeMs : BigInt(options.maxAge),
     metadata: { ...base.metadata, ...options.metadata },
   });
   if (options.network !== undefined || options.allowHost !== undefined) {

@@ -11,6 +11,7 @@ const HOST =
 const MAX_LABEL_CHARS = 63;
 const MAX_VARIABLE_CHARS = 32 * 1024;
 const MAX_IDLE_MS = 30 * 86_400_000;
+const MAX_KEPT_MS = 365 * 86_400_000;
 
 /** Throws INVALID_FIELD for the first thing that is wrong. */
 export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
@@ -20,6 +21,8 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
   checkVariables(spec.variables);
   if (spec.network !== undefined) checkNetwork(spec.network);
   if (spec.idleTimeoutMs > MAX_IDLE_MS) throw invalidField("spec.idle_timeout_ms", "must be at most 30 days");
+  if (spec.keepParkedMs > MAX_KEPT_MS) throw invalidField("spec.keep_parked_ms", "must be at most 365 days");
+  if (spec.maxAgeMs > MAX_KEPT_MS) throw invalidField("spec.max_age_ms", "must be at most 365 days");
 }
 
 function checkLabels(labels: Readonly<Record<string, string>>): void {

@@ -2,7 +2,7 @@
 
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { within } from "../../kit/clock.ts";
-import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
+import { invalidField, messageOf, notFound, TendonError } from "../../kit/errors.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -50,6 +50,10 @@ export function createHandAgentService(
     // biome-ignore lint/correctness/useYield: refuses before the first message
     async *streamTransfer() {
       throw new TendonError("NOT_FOUND", "nobody asked for this transfer");
+    },
+    // biome-ignore lint/correctness/useYield: refuses before the first message
+    async *readResource({ sha256 }) {
+      throw notFound("stored file of a hand that is being made", sha256);
     },
     // biome-ignore lint/correctness/useYield: refuses before the first message
     async *streamTunnel() {

@@ -48,6 +48,11 @@ export class PeerServiceHandler implements ServiceImplementation<typeof PeerServ
     return this.deps.hands().follow(executionKey, Number(fromOffset), context.signal);
   }
 
+  // biome-ignore lint/correctness/useYield: there is no copy to carry yet
+  async *forwardTransfer(): AsyncGenerator<never> {
+    throw new TendonError("NO_HAND_AGENT", "this replica carries no copies");
+  }
+
   // biome-ignore lint/correctness/useYield: there is no tunnel to carry yet
   async *forwardTunnel(): AsyncGenerator<never> {
     throw new TendonError("NOT_FOUND", "this replica holds no end of such a tunnel");

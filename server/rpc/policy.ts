@@ -92,6 +92,7 @@ const POLICY = new Map<string, Callers>([
     connect: HAND_AGENT,
     streamExecution: HAND_AGENT,
     streamTransfer: HAND_AGENT,
+    readResource: HAND_AGENT,
     streamTunnel: HAND_AGENT,
   }),
   ...rows(HandService, {
@@ -110,6 +111,7 @@ const POLICY = new Map<string, Callers>([
   ...rows(PeerService, {
     forwardCommand: PEER,
     forwardExecution: PEER,
+    forwardTransfer: PEER,
     forwardTunnel: PEER,
     forwardPreviews: PEER,
     announceWatched: PEER,

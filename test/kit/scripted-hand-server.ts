@@ -112,6 +112,8 @@ export class ScriptedHandServer {
   /** Inputs that come on the stream, by key. */
   readonly lateInputs = new Map<string, Buffer>();
   readonly agents = new Map<string, { id: string; publicKey: PublicKeyJwk }>();
+  /** Stored files that hands may be given, by digest. */
+  readonly storedFiles = new Map<string, Buffer>();
   /** Transfers: what was asked and what came. */
   readonly transfers = new Map<
     string,
@@ -250,6 +252,12 @@ export class ScriptedHandServer {
           } else if (kind.case === "chunk") transfer?.received.push(Buffer.from(kind.value));
           else if (kind.case === "end" && transfer) transfer.end = kind.value;
         }
+      },
+      async *readResource({ sha256 }, context) {
+        await server.authenticate(context);
+        const bytes = server.storedFiles.get(sha256);
+        if (bytes === undefined) throw new TendonError("NOT_FOUND", "no such file");
+        yield { chunk: bytes };
       },
       // biome-ignore lint/correctness/useYield: refuses at once
       async *streamTunnel() {

@@ -176,6 +176,21 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: map<string, string> metadata = 14;
    */
   metadata: { [key: string]: string };
+
+  /**
+   * How long a hand may stay parked before it is released with its files, in milliseconds; 0 means 7 days.
+   *
+   * @generated from field: int64 keep_parked_ms = 15;
+   */
+  keepParkedMs: bigint;
+
+  /**
+   * How old a hand may become, in milliseconds; it is then released with its files as soon as nothing runs in it and its
+   * session rests. 0 means no limit.
+   *
+   * @generated from field: int64 max_age_ms = 16;
+   */
+  maxAgeMs: bigint;
 };
 
 /**

@@ -5,7 +5,7 @@
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
-import type { DriverDescription, ExecutionResult, HandResource, HandState, LeftProcess } from "./hand_pb.js";
+import type { DriverDescription, ExecutionResult, HandResource, HandState, LeftProcess, MachineResources } from "./hand_pb.js";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import type { EnvironmentSpec } from "./environment_pb.js";
 
@@ -147,6 +147,14 @@ export declare type ConnectRequest = Message<"tendon.v1.ConnectRequest"> & {
      */
     value: HandAgentDraining;
     case: "draining";
+  } | {
+    /**
+     * What its machine has now; said from time to time.
+     *
+     * @generated from field: tendon.v1.MachineResources resources = 6;
+     */
+    value: MachineResources;
+    case: "resources";
   } | { case: undefined; value?: undefined };
 };
 
@@ -224,6 +232,13 @@ export declare type HandAgentGreeting = Message<"tendon.v1.HandAgentGreeting"> &
    * @generated from field: repeated tendon.v1.JournalledExecution executions = 9;
    */
   executions: JournalledExecution[];
+
+  /**
+   * What its machine has.
+   *
+   * @generated from field: tendon.v1.MachineResources resources = 10;
+   */
+  resources?: MachineResources | undefined;
 };
 
 /**
@@ -272,6 +287,13 @@ export declare type HandReport = Message<"tendon.v1.HandReport"> & {
    * @generated from field: repeated tendon.v1.LeftProcess left_processes = 5;
    */
   leftProcesses: LeftProcess[];
+
+  /**
+   * Highest number of an owner that the agent has heard of; 0 when it does not say.
+   *
+   * @generated from field: int64 owner_number = 6;
+   */
+  ownerNumber: bigint;
 };
 
 /**
@@ -477,6 +499,14 @@ export declare type ConnectResponse = Message<"tendon.v1.ConnectResponse"> & {
      */
     value: ServerDraining;
     case: "draining";
+  } | {
+    /**
+     * A hand has another owner. Not answered.
+     *
+     * @generated from field: tendon.v1.OwnerChanged owner_changed = 13;
+     */
+    value: OwnerChanged;
+    case: "ownerChanged";
   } | { case: undefined; value?: undefined };
 };
 
@@ -629,6 +659,33 @@ export declare type ReleaseCommand = Message<"tendon.v1.ReleaseCommand"> & {
  * Use `create(ReleaseCommandSchema)` to create a new message.
  */
 export declare const ReleaseCommandSchema: GenMessage<ReleaseCommand>;
+
+/**
+ * A hand has another owner: calls and copies of owners before it are refused from now on.
+ *
+ * @generated from message tendon.v1.OwnerChanged
+ */
+export declare type OwnerChanged = Message<"tendon.v1.OwnerChanged"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of its owner; a number that the agent has heard of before changes nothing.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.OwnerChanged.
+ * Use `create(OwnerChangedSchema)` to create a new message.
+ */
+export declare const OwnerChangedSchema: GenMessage<OwnerChanged>;
 
 /**
  * Stops a hand's processes and keeps its workspace. The answer's `left_processes` are those that ended calls had left
@@ -814,6 +871,20 @@ export declare type StartTransfer = Message<"tendon.v1.StartTransfer"> & {
    * @generated from field: bool tar = 5;
    */
   tar: boolean;
+
+  /**
+   * Number of the hand's owner; an older one than the agent knows is refused. 0 means any.
+   *
+   * @generated from field: int64 owner_number = 6;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * Permission bits of a single file that goes into the hand; 0 keeps those of a file that is there.
+   *
+   * @generated from field: int32 mode = 7;
+   */
+  mode: number;
 };
 
 /**
@@ -1181,6 +1252,53 @@ export declare type StreamTransferResponse = Message<"tendon.v1.StreamTransferRe
 export declare const StreamTransferResponseSchema: GenMessage<StreamTransferResponse>;
 
 /**
+ * Asks for a stored file.
+ *
+ * @generated from message tendon.v1.ReadResourceRequest
+ */
+export declare type ReadResourceRequest = Message<"tendon.v1.ReadResourceRequest"> & {
+  /**
+   * The hand that was given it.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * SHA-256 of its bytes, lower-case hex.
+   *
+   * @generated from field: string sha256 = 2;
+   */
+  sha256: string;
+};
+
+/**
+ * Describes the message tendon.v1.ReadResourceRequest.
+ * Use `create(ReadResourceRequestSchema)` to create a new message.
+ */
+export declare const ReadResourceRequestSchema: GenMessage<ReadResourceRequest>;
+
+/**
+ * Part of a stored file.
+ *
+ * @generated from message tendon.v1.ReadResourceResponse
+ */
+export declare type ReadResourceResponse = Message<"tendon.v1.ReadResourceResponse"> & {
+  /**
+   * The bytes, in order, at most 1 MiB each.
+   *
+   * @generated from field: bytes chunk = 1;
+   */
+  chunk: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.ReadResourceResponse.
+ * Use `create(ReadResourceResponseSchema)` to create a new message.
+ */
+export declare const ReadResourceResponseSchema: GenMessage<ReadResourceResponse>;
+
+/**
  * From the agent, on a connection's stream.
  *
  * @generated from message tendon.v1.StreamTunnelRequest
@@ -1336,7 +1454,9 @@ export declare const HandAgentService: GenService<{
     output: typeof StreamExecutionResponseSchema;
   },
   /**
-   * Opened by the agent when the server asks for it: carries the bytes of one copy into or out of a hand.
+   * Opened by the agent when the server asks for it: carries the bytes of one copy into or out of a hand, and ends with the
+   * agent's `end`. Into a hand, the server's `end` says what was sent; the agent puts nothing into place before it has
+   * compared that with what has come.
    *
    * Effect: as CopyIn and CopyOut.
    * Idempotency: a transfer that broke is started anew under another id.
@@ -1349,6 +1469,21 @@ export declare const HandAgentService: GenService<{
     methodKind: "bidi_streaming";
     input: typeof StreamTransferRequestSchema;
     output: typeof StreamTransferResponseSchema;
+  },
+  /**
+   * Reads a stored file that a hand of the agent was given as a resource, while the hand is being made.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND for a file that no hand which the agent is to make was given.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.ReadResource
+   */
+  readResource: {
+    methodKind: "server_streaming";
+    input: typeof ReadResourceRequestSchema;
+    output: typeof ReadResourceResponseSchema;
   },
   /**
    * Opened by the agent when the server or a sandbox asks for it: carries the bytes of one connection.

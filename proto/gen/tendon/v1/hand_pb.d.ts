@@ -443,6 +443,13 @@ export declare type HandAgent = Message<"tendon.v1.HandAgent"> & {
    * @generated from field: google.protobuf.Timestamp revoked_at = 14;
    */
   revokedAt?: Timestamp | undefined;
+
+  /**
+   * What its machine has, as it last said; unset when it did not.
+   *
+   * @generated from field: tendon.v1.MachineResources resources = 15;
+   */
+  resources?: MachineResources | undefined;
 };
 
 /**
@@ -450,6 +457,54 @@ export declare type HandAgent = Message<"tendon.v1.HandAgent"> & {
  * Use `create(HandAgentSchema)` to create a new message.
  */
 export declare const HandAgentSchema: GenMessage<HandAgent>;
+
+/**
+ * What a hand agent's machine has. Zero means not known.
+ *
+ * @generated from message tendon.v1.MachineResources
+ */
+export declare type MachineResources = Message<"tendon.v1.MachineResources"> & {
+  /**
+   * Thousandths of a processor.
+   *
+   * @generated from field: int32 cpu_millis = 1;
+   */
+  cpuMillis: number;
+
+  /**
+   * Bytes of memory.
+   *
+   * @generated from field: int64 memory_bytes = 2;
+   */
+  memoryBytes: bigint;
+
+  /**
+   * Bytes of memory that programs can still get.
+   *
+   * @generated from field: int64 memory_free_bytes = 3;
+   */
+  memoryFreeBytes: bigint;
+
+  /**
+   * Bytes of the disk that holds the hands' workspaces.
+   *
+   * @generated from field: int64 disk_bytes = 4;
+   */
+  diskBytes: bigint;
+
+  /**
+   * Bytes of it that are free.
+   *
+   * @generated from field: int64 disk_free_bytes = 5;
+   */
+  diskFreeBytes: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.MachineResources.
+ * Use `create(MachineResourcesSchema)` to create a new message.
+ */
+export declare const MachineResourcesSchema: GenMessage<MachineResources>;
 
 /**
  * A driver as a hand agent describes it.
@@ -491,6 +546,14 @@ export declare type DriverDescription = Message<"tendon.v1.DriverDescription"> &
    * @generated from field: repeated string capabilities = 5;
    */
   capabilities: string[];
+
+  /**
+   * Images that the machine has, by every name that an environment may give them, at most 1000. Between agents that have
+   * room, one that has the image is preferred.
+   *
+   * @generated from field: repeated string images = 6;
+   */
+  images: string[];
 };
 
 /**
@@ -534,6 +597,22 @@ export declare type HandResource = Message<"tendon.v1.HandResource"> & {
      */
     value: GitRepository;
     case: "gitRepository";
+  } | {
+    /**
+     * A variable of the hand's processes.
+     *
+     * @generated from field: tendon.v1.HandVariable variable = 4;
+     */
+    value: HandVariable;
+    case: "variable";
+  } | {
+    /**
+     * A command that is run once.
+     *
+     * @generated from field: tendon.v1.SetupCommand setup_command = 5;
+     */
+    value: SetupCommand;
+    case: "setupCommand";
   } | { case: undefined; value?: undefined };
 };
 
@@ -542,6 +621,54 @@ export declare type HandResource = Message<"tendon.v1.HandResource"> & {
  * Use `create(HandResourceSchema)` to create a new message.
  */
 export declare const HandResourceSchema: GenMessage<HandResource>;
+
+/**
+ * A variable of the hand's processes; nothing secret, hands can read it. Wins over one of the environment.
+ *
+ * @generated from message tendon.v1.HandVariable
+ */
+export declare type HandVariable = Message<"tendon.v1.HandVariable"> & {
+  /**
+   * A letter or `_`, then letters, digits and `_`; not one that begins with `TENDON_`.
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * At most 32 KiB.
+   *
+   * @generated from field: string value = 2;
+   */
+  value: string;
+};
+
+/**
+ * Describes the message tendon.v1.HandVariable.
+ * Use `create(HandVariableSchema)` to create a new message.
+ */
+export declare const HandVariableSchema: GenMessage<HandVariable>;
+
+/**
+ * A command for the hand's shell, run in its working directory once all files are there and the environment's own setup
+ * has run. One that fails fails the provision, and its output is told.
+ *
+ * @generated from message tendon.v1.SetupCommand
+ */
+export declare type SetupCommand = Message<"tendon.v1.SetupCommand"> & {
+  /**
+   * At most 10000 characters.
+   *
+   * @generated from field: string command = 1;
+   */
+  command: string;
+};
+
+/**
+ * Describes the message tendon.v1.SetupCommand.
+ * Use `create(SetupCommandSchema)` to create a new message.
+ */
+export declare const SetupCommandSchema: GenMessage<SetupCommand>;
 
 /**
  * A file given as text.

@@ -663,7 +663,8 @@ export declare type CopyTarget = Message<"tendon.v1.CopyTarget"> & {
   path: string;
 
   /**
-   * Whether the bytes are a tar archive to unpack at `path`.
+   * Whether the bytes are a tar archive to unpack into the directory `path`, which is made if it is missing. Entries may
+   * be files, directories and symbolic links, and hard links to files before them, with relative names without `..`.
    *
    * @generated from field: bool tar = 3;
    */
@@ -675,6 +676,20 @@ export declare type CopyTarget = Message<"tendon.v1.CopyTarget"> & {
    * @generated from field: tendon.v1.LeaseProof lease = 4;
    */
   lease?: LeaseProof | undefined;
+
+  /**
+   * Permission bits of the file, up to 0777; 0 keeps those of a file that is there, else 0600. Not for archives.
+   *
+   * @generated from field: int32 mode = 5;
+   */
+  mode: number;
+
+  /**
+   * Why an admin works on a session's hand; appended to its log as `hand.operated`.
+   *
+   * @generated from field: string reason = 6;
+   */
+  reason: string;
 };
 
 /**
@@ -731,7 +746,8 @@ export declare type CopyOutRequest = Message<"tendon.v1.CopyOutRequest"> & {
   path: string;
 
   /**
-   * Whether a directory is wanted, as a tar archive.
+   * Whether a tar archive is wanted. Of a directory it holds everything below it, by names relative to it, and begins
+   * with the directory itself as `./`; of a file that file alone. Devices, sockets and pipes are left out.
    *
    * @generated from field: bool tar = 3;
    */
@@ -743,6 +759,13 @@ export declare type CopyOutRequest = Message<"tendon.v1.CopyOutRequest"> & {
    * @generated from field: tendon.v1.LeaseProof lease = 4;
    */
   lease?: LeaseProof | undefined;
+
+  /**
+   * Why an admin works on a session's hand; appended to its log as `hand.operated`.
+   *
+   * @generated from field: string reason = 5;
+   */
+  reason: string;
 };
 
 /**
@@ -758,11 +781,18 @@ export declare const CopyOutRequestSchema: GenMessage<CopyOutRequest>;
  */
 export declare type CopyOutResponse = Message<"tendon.v1.CopyOutResponse"> & {
   /**
-   * The bytes, in order, at most 1 MiB each.
+   * The bytes, in order, at most 1 MiB each; empty in the last message.
    *
    * @generated from field: bytes chunk = 1;
    */
   chunk: Uint8Array;
+
+  /**
+   * Set in the last message alone.
+   *
+   * @generated from field: tendon.v1.CopyEnd end = 2;
+   */
+  end?: CopyEnd | undefined;
 };
 
 /**
@@ -770,6 +800,33 @@ export declare type CopyOutResponse = Message<"tendon.v1.CopyOutResponse"> & {
  * Use `create(CopyOutResponseSchema)` to create a new message.
  */
 export declare const CopyOutResponseSchema: GenMessage<CopyOutResponse>;
+
+/**
+ * What a copy carried in all.
+ *
+ * @generated from message tendon.v1.CopyEnd
+ */
+export declare type CopyEnd = Message<"tendon.v1.CopyEnd"> & {
+  /**
+   * Bytes sent.
+   *
+   * @generated from field: int64 size_bytes = 1;
+   */
+  sizeBytes: bigint;
+
+  /**
+   * SHA-256 of the bytes sent, lower-case hex.
+   *
+   * @generated from field: string sha256 = 2;
+   */
+  sha256: string;
+};
+
+/**
+ * Describes the message tendon.v1.CopyEnd.
+ * Use `create(CopyEndSchema)` to create a new message.
+ */
+export declare const CopyEndSchema: GenMessage<CopyEnd>;
 
 /**
  * Hands, and what they run.
@@ -887,11 +944,16 @@ export declare const HandService: GenService<{
     output: typeof ReleaseHandResponseSchema;
   },
   /**
-   * Passes a hand from one session to another, in one transaction over both logs.
+   * Passes a hand from one session to another of the same workspace, in one transaction over both logs. Files, shell and
+   * background processes stay as they are; a parked hand stays parked. A client may also give a hand from outside
+   * sessions to a session.
    *
-   * Effect: the owner number grows, `hand.handed_over` is appended to both logs, grants of credentials move along.
+   * Effect: the owner number grows, `hand.handed_over` is appended to both logs, grants of credentials move along. Calls
+   * and copies of the owner before are refused from then on, by the server and by the hand's agent.
    * Idempotency: a repeat with the same request_id returns the first answer.
-   * Fails: NOT_FOUND, LEASE_FENCED, HAND_NOT_READY, ALREADY_EXISTS when the slot is taken.
+   * Fails: NOT_FOUND, LEASE_FENCED, HAND_NOT_READY while it is being made or a call runs in it, HAND_LOST, HAND_RELEASED,
+   * SESSION_ARCHIVED for the session that gets it, ALREADY_EXISTS when its slot has a hand, INVALID_FIELD when it is the
+   * owner already, REQUEST_ID_REUSED.
    * Callers: client, admin, harness.
    *
    * @generated from rpc tendon.v1.HandService.HandOver
@@ -902,11 +964,17 @@ export declare const HandService: GenService<{
     output: typeof HandOverResponseSchema;
   },
   /**
-   * Writes files into a hand. The first message names the target, the others carry bytes.
+   * Writes a file or a tree into a hand. The first message names the target, the others carry bytes. Without a lease only
+   * an admin who gives a reason may write into a session's hand. A parked hand is resumed.
    *
-   * Effect: the target is replaced once all bytes have arrived.
+   * Effect: the file is replaced once all bytes have arrived. A tree is unpacked aside, and its files are put into place
+   * once all of it has arrived; what was there before and is not in the archive stays. A copy that breaks off changes
+   * nothing. With a reason, `hand.operated` is appended before the first byte.
    * Idempotency: repeating it writes the same again.
-   * Fails: NOT_FOUND, HAND_NOT_READY, INVALID_FIELD for a path outside the hand's workspace.
+   * Fails: NOT_FOUND, LEASE_FENCED, ROLE_NOT_ALLOWED, HAND_NOT_READY, HAND_LOST, HAND_RELEASED, NO_HAND_AGENT,
+   * INVALID_FIELD for a path outside the hand's workspace or an archive that cannot be unpacked there, LIMIT_EXCEEDED
+   * when too many copies run, DEADLINE_EXCEEDED when no bytes came for two minutes, UNAVAILABLE when the way to the hand
+   * broke.
    * Callers: client, admin, harness.
    *
    * @generated from rpc tendon.v1.HandService.CopyIn
@@ -917,11 +985,12 @@ export declare const HandService: GenService<{
     output: typeof CopyInResponseSchema;
   },
   /**
-   * Reads files out of a hand.
+   * Reads a file or a tree out of a hand. Without a lease only an admin who gives a reason may read a session's hand. A
+   * parked hand is resumed.
    *
-   * Effect: none.
-   * Idempotency: a read.
-   * Fails: NOT_FOUND, HAND_NOT_READY, INVALID_FIELD for a path outside the hand's workspace.
+   * Effect: none but `hand.operated`, which a reason appends.
+   * Idempotency: a read. Bytes are whole only when the last message is `end`.
+   * Fails: as CopyIn.
    * Callers: client, admin, harness.
    *
    * @generated from rpc tendon.v1.HandService.CopyOut

@@ -4,7 +4,7 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { CommandResult, ConnectResponse } from "./hand_agent_service_pb.js";
+import type { CommandResult, ConnectResponse, StartTransfer, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
 import type { Preview } from "./event_pb.js";
@@ -130,6 +130,142 @@ export declare type ForwardExecutionResponse = Message<"tendon.v1.ForwardExecuti
  * Use `create(ForwardExecutionResponseSchema)` to create a new message.
  */
 export declare const ForwardExecutionResponseSchema: GenMessage<ForwardExecutionResponse>;
+
+/**
+ * Part of a forwarded copy.
+ *
+ * @generated from message tendon.v1.ForwardTransferRequest
+ */
+export declare type ForwardTransferRequest = Message<"tendon.v1.ForwardTransferRequest"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.ForwardTransferRequest.kind
+   */
+  kind: {
+    /**
+     * First message.
+     *
+     * @generated from field: tendon.v1.ForwardTransferStart start = 1;
+     */
+    value: ForwardTransferStart;
+    case: "start";
+  } | {
+    /**
+     * Bytes into the hand, in order, at most 1 MiB each.
+     *
+     * @generated from field: bytes chunk = 2;
+     */
+    value: Uint8Array;
+    case: "chunk";
+  } | {
+    /**
+     * No more bytes come.
+     *
+     * @generated from field: tendon.v1.TransferEnd end = 3;
+     */
+    value: TransferEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.ForwardTransferRequest.
+ * Use `create(ForwardTransferRequestSchema)` to create a new message.
+ */
+export declare const ForwardTransferRequestSchema: GenMessage<ForwardTransferRequest>;
+
+/**
+ * Which copy is meant.
+ *
+ * @generated from message tendon.v1.ForwardTransferStart
+ */
+export declare type ForwardTransferStart = Message<"tendon.v1.ForwardTransferStart"> & {
+  /**
+   * The hand agent.
+   *
+   * @generated from field: string hand_agent_id = 1;
+   */
+  handAgentId: string;
+
+  /**
+   * Generation of the connection that is meant; 0 means any.
+   *
+   * @generated from field: int64 generation = 2;
+   */
+  generation: bigint;
+
+  /**
+   * The copy.
+   *
+   * @generated from field: tendon.v1.StartTransfer transfer = 3;
+   */
+  transfer?: StartTransfer | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ForwardTransferStart.
+ * Use `create(ForwardTransferStartSchema)` to create a new message.
+ */
+export declare const ForwardTransferStartSchema: GenMessage<ForwardTransferStart>;
+
+/**
+ * Part of a forwarded copy.
+ *
+ * @generated from message tendon.v1.ForwardTransferResponse
+ */
+export declare type ForwardTransferResponse = Message<"tendon.v1.ForwardTransferResponse"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.ForwardTransferResponse.kind
+   */
+  kind: {
+    /**
+     * The agent has opened its stream.
+     *
+     * @generated from field: tendon.v1.ForwardTransferOpened opened = 1;
+     */
+    value: ForwardTransferOpened;
+    case: "opened";
+  } | {
+    /**
+     * Bytes out of the hand, in order, at most 1 MiB each.
+     *
+     * @generated from field: bytes chunk = 2;
+     */
+    value: Uint8Array;
+    case: "chunk";
+  } | {
+    /**
+     * How the copy ended; the stream ends too.
+     *
+     * @generated from field: tendon.v1.TransferEnd end = 3;
+     */
+    value: TransferEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.ForwardTransferResponse.
+ * Use `create(ForwardTransferResponseSchema)` to create a new message.
+ */
+export declare const ForwardTransferResponseSchema: GenMessage<ForwardTransferResponse>;
+
+/**
+ * The agent has opened its stream.
+ *
+ * @generated from message tendon.v1.ForwardTransferOpened
+ */
+export declare type ForwardTransferOpened = Message<"tendon.v1.ForwardTransferOpened"> & {
+};
+
+/**
+ * Describes the message tendon.v1.ForwardTransferOpened.
+ * Use `create(ForwardTransferOpenedSchema)` to create a new message.
+ */
+export declare const ForwardTransferOpenedSchema: GenMessage<ForwardTransferOpened>;
 
 /**
  * Part of a forwarded tunnel.
@@ -468,6 +604,22 @@ export declare const PeerService: GenService<{
     methodKind: "server_streaming";
     input: typeof ForwardExecutionRequestSchema;
     output: typeof ForwardExecutionResponseSchema;
+  },
+  /**
+   * Carries the bytes of a copy into or out of a hand whose agent the callee holds. The first request is `start`, and the
+   * first response `opened`, once the agent has opened its stream; nothing else is sent before.
+   *
+   * Effect: as HandService.CopyIn and CopyOut.
+   * Idempotency: a copy that broke is started anew.
+   * Fails: NO_HAND_AGENT when the callee does not hold the connection; else as the copy.
+   * Callers: peer.
+   *
+   * @generated from rpc tendon.v1.PeerService.ForwardTransfer
+   */
+  forwardTransfer: {
+    methodKind: "bidi_streaming";
+    input: typeof ForwardTransferRequestSchema;
+    output: typeof ForwardTransferResponseSchema;
   },
   /**
    * Carries the bytes of a tunnel whose other end the callee holds.

@@ -13,7 +13,7 @@ import { file_tendon_v1_hand_service } from "./hand_service_pb.js";
  * Describes the file tendon/v1/peer_service.proto.
  */
 export const file_tendon_v1_peer_service = /*@__PURE__*/
-  fileDesc("Chx0ZW5kb24vdjEvcGVlcl9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEiiwEKFUZvcndhcmRDb21tYW5kUmVxdWVzdBIgCg1oYW5kX2FnZW50X2lkGAEgASgJQgm6SAZyBBABGEYSGwoKZ2VuZXJhdGlvbhgCIAEoA0IHukgEIgIoABIzCgdjb21tYW5kGAMgASgLMhoudGVuZG9uLnYxLkNvbm5lY3RSZXNwb25zZUIGukgDyAEBIkIKFkZvcndhcmRDb21tYW5kUmVzcG9uc2USKAoGcmVzdWx0GAEgASgLMhgudGVuZG9uLnYxLkNvbW1hbmRSZXN1bHQiWgoXRm9yd2FyZEV4ZWN1dGlvblJlcXVlc3QSIQoNZXhlY3V0aW9uX2tleRgBIAEoCUIKukgHcgUQARiAAhIcCgtmcm9tX29mZnNldBgCIAEoA0IHukgEIgIoACJ+ChhGb3J3YXJkRXhlY3V0aW9uUmVzcG9uc2USLAoGb3V0cHV0GAEgASgLMhoudGVuZG9uLnYxLkV4ZWN1dGlvbk91dHB1dEgAEiwKBnJlc3VsdBgCIAEoCzIaLnRlbmRvbi52MS5FeGVjdXRpb25SZXN1bHRIAEIGCgRraW5kIkwKFEZvcndhcmRUdW5uZWxSZXF1ZXN0EhsKCXR1bm5lbF9pZBgBIAEoCUIIukgFcgMYgAESFwoEZGF0YRgCIAEoDEIJukgGegQYgIAEIiUKFUZvcndhcmRUdW5uZWxSZXNwb25zZRIMCgRkYXRhGAEgASgMImgKFkZvcndhcmRQcmV2aWV3c1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEi8KCHByZXZpZXdzGAIgAygLMhIudGVuZG9uLnYxLlByZXZpZXdCCbpIBpIBAxCAAiIZChdGb3J3YXJkUHJldmlld3NSZXNwb25zZSKHAQoWQW5ub3VuY2VXYXRjaGVkUmVxdWVzdBIdCgpyZXBsaWNhX2lkGAEgASgJQgm6SAZyBBABGEYSFAoMZnJvbV9zY3JhdGNoGAIgASgIEhoKB3dhdGNoZWQYAyADKAlCCbpIBpIBAxDoBxIcCgl1bndhdGNoZWQYBCADKAlCCbpIBpIBAxDoByItChdBbm5vdW5jZVdhdGNoZWRSZXNwb25zZRISCgpzdGFydF9vdmVyGAEgASgIIkoKFUZvcndhcmROb3RpY2VzUmVxdWVzdBIxCgdub3RpY2VzGAEgAygLMhUudGVuZG9uLnYxLlBlZXJOb3RpY2VCCbpIBpIBAxCAAiIYChZGb3J3YXJkTm90aWNlc1Jlc3BvbnNlIskBCgpQZWVyTm90aWNlEj8KEmhhbmRfYWdlbnRfcmV2b2tlZBgBIAEoCzIhLnRlbmRvbi52MS5IYW5kQWdlbnRSZXZva2VkTm90aWNlSAASNgoNc2Vzc2lvbl9lbmRlZBgCIAEoCzIdLnRlbmRvbi52MS5TZXNzaW9uRW5kZWROb3RpY2VIABI6Cg9sZWFzZV93aXRoZHJhd24YAyABKAsyHy50ZW5kb24udjEuTGVhc2VXaXRoZHJhd25Ob3RpY2VIAEIGCgRraW5kIlIKFkhhbmRBZ2VudFJldm9rZWROb3RpY2USHgoNaGFuZF9hZ2VudF9pZBgBIAEoCUIHukgEcgIYRhIYCgZkZXRhaWwYAiABKAlCCLpIBXIDGOgHIjEKElNlc3Npb25FbmRlZE5vdGljZRIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhGIk0KFExlYXNlV2l0aGRyYXduTm90aWNlEhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEYSGAoGZGV0YWlsGAIgASgJQgi6SAVyAxjoBzKmBAoLUGVlclNlcnZpY2USVQoORm9yd2FyZENvbW1hbmQSIC50ZW5kb24udjEuRm9yd2FyZENvbW1hbmRSZXF1ZXN0GiEudGVuZG9uLnYxLkZvcndhcmRDb21tYW5kUmVzcG9uc2USXQoQRm9yd2FyZEV4ZWN1dGlvbhIiLnRlbmRvbi52MS5Gb3J3YXJkRXhlY3V0aW9uUmVxdWVzdBojLnRlbmRvbi52MS5Gb3J3YXJkRXhlY3V0aW9uUmVzcG9uc2UwARJWCg1Gb3J3YXJkVHVubmVsEh8udGVuZG9uLnYxLkZvcndhcmRUdW5uZWxSZXF1ZXN0GiAudGVuZG9uLnYxLkZvcndhcmRUdW5uZWxSZXNwb25zZSgBMAESWAoPRm9yd2FyZFByZXZpZXdzEiEudGVuZG9uLnYxLkZvcndhcmRQcmV2aWV3c1JlcXVlc3QaIi50ZW5kb24udjEuRm9yd2FyZFByZXZpZXdzUmVzcG9uc2USWAoPQW5ub3VuY2VXYXRjaGVkEiEudGVuZG9uLnYxLkFubm91bmNlV2F0Y2hlZFJlcXVlc3QaIi50ZW5kb24udjEuQW5ub3VuY2VXYXRjaGVkUmVzcG9uc2USVQoORm9yd2FyZE5vdGljZXMSIC50ZW5kb24udjEuRm9yd2FyZE5vdGljZXNSZXF1ZXN0GiEudGVuZG9uLnYxLkZvcndhcmROb3RpY2VzUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_tendon_v1_event, file_tendon_v1_hand, file_tendon_v1_hand_agent_service, file_tendon_v1_hand_service]);
+  fileDesc("Chx0ZW5kb24vdjEvcGVlcl9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEiiwEKFUZvcndhcmRDb21tYW5kUmVxdWVzdBIgCg1oYW5kX2FnZW50X2lkGAEgASgJQgm6SAZyBBABGEYSGwoKZ2VuZXJhdGlvbhgCIAEoA0IHukgEIgIoABIzCgdjb21tYW5kGAMgASgLMhoudGVuZG9uLnYxLkNvbm5lY3RSZXNwb25zZUIGukgDyAEBIkIKFkZvcndhcmRDb21tYW5kUmVzcG9uc2USKAoGcmVzdWx0GAEgASgLMhgudGVuZG9uLnYxLkNvbW1hbmRSZXN1bHQiWgoXRm9yd2FyZEV4ZWN1dGlvblJlcXVlc3QSIQoNZXhlY3V0aW9uX2tleRgBIAEoCUIKukgHcgUQARiAAhIcCgtmcm9tX29mZnNldBgCIAEoA0IHukgEIgIoACJ+ChhGb3J3YXJkRXhlY3V0aW9uUmVzcG9uc2USLAoGb3V0cHV0GAEgASgLMhoudGVuZG9uLnYxLkV4ZWN1dGlvbk91dHB1dEgAEiwKBnJlc3VsdBgCIAEoCzIaLnRlbmRvbi52MS5FeGVjdXRpb25SZXN1bHRIAEIGCgRraW5kIpwBChZGb3J3YXJkVHJhbnNmZXJSZXF1ZXN0EjAKBXN0YXJ0GAEgASgLMh8udGVuZG9uLnYxLkZvcndhcmRUcmFuc2ZlclN0YXJ0SAASGgoFY2h1bmsYAiABKAxCCbpIBnoEGICAQEgAEiUKA2VuZBgDIAEoCzIWLnRlbmRvbi52MS5UcmFuc2ZlckVuZEgAQg0KBGtpbmQSBbpIAggBIokBChRGb3J3YXJkVHJhbnNmZXJTdGFydBIgCg1oYW5kX2FnZW50X2lkGAEgASgJQgm6SAZyBBABGEYSGwoKZ2VuZXJhdGlvbhgCIAEoA0IHukgEIgIoABIyCgh0cmFuc2ZlchgDIAEoCzIYLnRlbmRvbi52MS5TdGFydFRyYW5zZmVyQga6SAPIAQEijQEKF0ZvcndhcmRUcmFuc2ZlclJlc3BvbnNlEjIKBm9wZW5lZBgBIAEoCzIgLnRlbmRvbi52MS5Gb3J3YXJkVHJhbnNmZXJPcGVuZWRIABIPCgVjaHVuaxgCIAEoDEgAEiUKA2VuZBgDIAEoCzIWLnRlbmRvbi52MS5UcmFuc2ZlckVuZEgAQgYKBGtpbmQiFwoVRm9yd2FyZFRyYW5zZmVyT3BlbmVkIkwKFEZvcndhcmRUdW5uZWxSZXF1ZXN0EhsKCXR1bm5lbF9pZBgBIAEoCUIIukgFcgMYgAESFwoEZGF0YRgCIAEoDEIJukgGegQYgIAEIiUKFUZvcndhcmRUdW5uZWxSZXNwb25zZRIMCgRkYXRhGAEgASgMImgKFkZvcndhcmRQcmV2aWV3c1JlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEi8KCHByZXZpZXdzGAIgAygLMhIudGVuZG9uLnYxLlByZXZpZXdCCbpIBpIBAxCAAiIZChdGb3J3YXJkUHJldmlld3NSZXNwb25zZSKHAQoWQW5ub3VuY2VXYXRjaGVkUmVxdWVzdBIdCgpyZXBsaWNhX2lkGAEgASgJQgm6SAZyBBABGEYSFAoMZnJvbV9zY3JhdGNoGAIgASgIEhoKB3dhdGNoZWQYAyADKAlCCbpIBpIBAxDoBxIcCgl1bndhdGNoZWQYBCADKAlCCbpIBpIBAxDoByItChdBbm5vdW5jZVdhdGNoZWRSZXNwb25zZRISCgpzdGFydF9vdmVyGAEgASgIIkoKFUZvcndhcmROb3RpY2VzUmVxdWVzdBIxCgdub3RpY2VzGAEgAygLMhUudGVuZG9uLnYxLlBlZXJOb3RpY2VCCbpIBpIBAxCAAiIYChZGb3J3YXJkTm90aWNlc1Jlc3BvbnNlIskBCgpQZWVyTm90aWNlEj8KEmhhbmRfYWdlbnRfcmV2b2tlZBgBIAEoCzIhLnRlbmRvbi52MS5IYW5kQWdlbnRSZXZva2VkTm90aWNlSAASNgoNc2Vzc2lvbl9lbmRlZBgCIAEoCzIdLnRlbmRvbi52MS5TZXNzaW9uRW5kZWROb3RpY2VIABI6Cg9sZWFzZV93aXRoZHJhd24YAyABKAsyHy50ZW5kb24udjEuTGVhc2VXaXRoZHJhd25Ob3RpY2VIAEIGCgRraW5kIlIKFkhhbmRBZ2VudFJldm9rZWROb3RpY2USHgoNaGFuZF9hZ2VudF9pZBgBIAEoCUIHukgEcgIYRhIYCgZkZXRhaWwYAiABKAlCCLpIBXIDGOgHIjEKElNlc3Npb25FbmRlZE5vdGljZRIbCgpzZXNzaW9uX2lkGAEgASgJQge6SARyAhhGIk0KFExlYXNlV2l0aGRyYXduTm90aWNlEhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEYSGAoGZGV0YWlsGAIgASgJQgi6SAVyAxjoBzKEBQoLUGVlclNlcnZpY2USVQoORm9yd2FyZENvbW1hbmQSIC50ZW5kb24udjEuRm9yd2FyZENvbW1hbmRSZXF1ZXN0GiEudGVuZG9uLnYxLkZvcndhcmRDb21tYW5kUmVzcG9uc2USXQoQRm9yd2FyZEV4ZWN1dGlvbhIiLnRlbmRvbi52MS5Gb3J3YXJkRXhlY3V0aW9uUmVxdWVzdBojLnRlbmRvbi52MS5Gb3J3YXJkRXhlY3V0aW9uUmVzcG9uc2UwARJcCg9Gb3J3YXJkVHJhbnNmZXISIS50ZW5kb24udjEuRm9yd2FyZFRyYW5zZmVyUmVxdWVzdBoiLnRlbmRvbi52MS5Gb3J3YXJkVHJhbnNmZXJSZXNwb25zZSgBMAESVgoNRm9yd2FyZFR1bm5lbBIfLnRlbmRvbi52MS5Gb3J3YXJkVHVubmVsUmVxdWVzdBogLnRlbmRvbi52MS5Gb3J3YXJkVHVubmVsUmVzcG9uc2UoATABElgKD0ZvcndhcmRQcmV2aWV3cxIhLnRlbmRvbi52MS5Gb3J3YXJkUHJldmlld3NSZXF1ZXN0GiIudGVuZG9uLnYxLkZvcndhcmRQcmV2aWV3c1Jlc3BvbnNlElgKD0Fubm91bmNlV2F0Y2hlZBIhLnRlbmRvbi52MS5Bbm5vdW5jZVdhdGNoZWRSZXF1ZXN0GiIudGVuZG9uLnYxLkFubm91bmNlV2F0Y2hlZFJlc3BvbnNlElUKDkZvcndhcmROb3RpY2VzEiAudGVuZG9uLnYxLkZvcndhcmROb3RpY2VzUmVxdWVzdBohLnRlbmRvbi52MS5Gb3J3YXJkTm90aWNlc1Jlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_tendon_v1_event, file_tendon_v1_hand, file_tendon_v1_hand_agent_service, file_tendon_v1_hand_service]);
 
 /**
  * Describes the message tendon.v1.ForwardCommandRequest.
@@ -44,88 +44,116 @@ export const ForwardExecutionResponseSchema = /*@__PURE__*/
   messageDesc(file_tendon_v1_peer_service, 3);
 
 /**
+ * Describes the message tendon.v1.ForwardTransferRequest.
+ * Use `create(ForwardTransferRequestSchema)` to create a new message.
+ */
+export const ForwardTransferRequestSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_peer_service, 4);
+
+/**
+ * Describes the message tendon.v1.ForwardTransferStart.
+ * Use `create(ForwardTransferStartSchema)` to create a new message.
+ */
+export const ForwardTransferStartSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_peer_service, 5);
+
+/**
+ * Describes the message tendon.v1.ForwardTransferResponse.
+ * Use `create(ForwardTransferResponseSchema)` to create a new message.
+ */
+export const ForwardTransferResponseSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_peer_service, 6);
+
+/**
+ * Describes the message tendon.v1.ForwardTransferOpened.
+ * Use `create(ForwardTransferOpenedSchema)` to create a new message.
+ */
+export const ForwardTransferOpenedSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_peer_service, 7);
+
+/**
  * Describes the message tendon.v1.ForwardTunnelRequest.
  * Use `create(ForwardTunnelRequestSchema)` to create a new message.
  */
 export const ForwardTunnelRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 4);
+  messageDesc(file_tendon_v1_peer_service, 8);
 
 /**
  * Describes the message tendon.v1.ForwardTunnelResponse.
  * Use `create(ForwardTunnelResponseSchema)` to create a new message.
  */
 export const ForwardTunnelResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 5);
+  messageDesc(file_tendon_v1_peer_service, 9);
 
 /**
  * Describes the message tendon.v1.ForwardPreviewsRequest.
  * Use `create(ForwardPreviewsRequestSchema)` to create a new message.
  */
 export const ForwardPreviewsRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 6);
+  messageDesc(file_tendon_v1_peer_service, 10);
 
 /**
  * Describes the message tendon.v1.ForwardPreviewsResponse.
  * Use `create(ForwardPreviewsResponseSchema)` to create a new message.
  */
 export const ForwardPreviewsResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 7);
+  messageDesc(file_tendon_v1_peer_service, 11);
 
 /**
  * Describes the message tendon.v1.AnnounceWatchedRequest.
  * Use `create(AnnounceWatchedRequestSchema)` to create a new message.
  */
 export const AnnounceWatchedRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 8);
+  messageDesc(file_tendon_v1_peer_service, 12);
 
 /**
  * Describes the message tendon.v1.AnnounceWatchedResponse.
  * Use `create(AnnounceWatchedResponseSchema)` to create a new message.
  */
 export const AnnounceWatchedResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 9);
+  messageDesc(file_tendon_v1_peer_service, 13);
 
 /**
  * Describes the message tendon.v1.ForwardNoticesRequest.
  * Use `create(ForwardNoticesRequestSchema)` to create a new message.
  */
 export const ForwardNoticesRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 10);
+  messageDesc(file_tendon_v1_peer_service, 14);
 
 /**
  * Describes the message tendon.v1.ForwardNoticesResponse.
  * Use `create(ForwardNoticesResponseSchema)` to create a new message.
  */
 export const ForwardNoticesResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 11);
+  messageDesc(file_tendon_v1_peer_service, 15);
 
 /**
  * Describes the message tendon.v1.PeerNotice.
  * Use `create(PeerNoticeSchema)` to create a new message.
  */
 export const PeerNoticeSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 12);
+  messageDesc(file_tendon_v1_peer_service, 16);
 
 /**
  * Describes the message tendon.v1.HandAgentRevokedNotice.
  * Use `create(HandAgentRevokedNoticeSchema)` to create a new message.
  */
 export const HandAgentRevokedNoticeSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 13);
+  messageDesc(file_tendon_v1_peer_service, 17);
 
 /**
  * Describes the message tendon.v1.SessionEndedNotice.
  * Use `create(SessionEndedNoticeSchema)` to create a new message.
  */
 export const SessionEndedNoticeSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 14);
+  messageDesc(file_tendon_v1_peer_service, 18);
 
 /**
  * Describes the message tendon.v1.LeaseWithdrawnNotice.
  * Use `create(LeaseWithdrawnNoticeSchema)` to create a new message.
  */
 export const LeaseWithdrawnNoticeSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_peer_service, 15);
+  messageDesc(file_tendon_v1_peer_service, 19);
 
 /**
  * Between replicas of the server: reaches a connection that another replica holds. One hop at most: a replica that
