@@ -123,8 +123,9 @@ export class Executions {
     const execution = new Execution({ key, handId: command.handId, spool, input });
     this.executions.set(key, execution);
     this.running += 1;
-    this.follow(execution);
+    // The journal's sync runs while the stream is opened.
     void this.run(execution, command);
+    this.follow(execution);
   }
 
   /** Ends a call; one that was never seen is noted as never to be started (X1c). */

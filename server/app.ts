@@ -135,6 +135,7 @@ function createAreas(deps: AreaDeps): Area[] {
     ...deps,
     ...store,
     passPreviews: peer.passPreviews,
+    isAlone: peer.isAlone,
     dispatch: {
       wake: (sessionId) => harness.dispatch.wake(sessionId),
       async withdraw(sessionId, detail) {

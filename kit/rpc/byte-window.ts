@@ -9,7 +9,7 @@ import { STREAM_WINDOW_BYTES } from "../limits.ts";
 export class ByteWindow {
   private readonly stream: Writable;
   private queuedBytes = 0;
-  private closedWith: { reason: unknown } | undefined;
+  private closedWith: (() => unknown) | undefined;
   private waiters: { resolve: () => void; reject: (reason: unknown) => void }[] = [];
 
   constructor(stream: Writable) {
@@ -18,20 +18,20 @@ export class ByteWindow {
 
   /** Resolves when there is room for the next message, or undefined if there is room already. Rejects once closed. */
   write(message: Buffer): Promise<void> | undefined {
-    if (this.closedWith !== undefined) return Promise.reject(this.closedWith.reason);
+    if (this.closedWith !== undefined) return Promise.reject(this.closedWith());
     this.queuedBytes += message.length;
     this.stream.write(message, () => this.written(message.length));
     if (this.queuedBytes < STREAM_WINDOW_BYTES) return undefined;
     return new Promise((resolve, reject) => this.waiters.push({ resolve, reject }));
   }
 
-  /** Nothing can be written any more; those who wait are told why. */
-  close(reason: unknown): void {
+  /** Nothing can be written any more; those who wait are told why. Most streams end with nobody to be told. */
+  close(why: () => unknown): void {
     if (this.closedWith !== undefined) return;
-    this.closedWith = { reason };
+    this.closedWith = why;
     const waiters = this.waiters;
     this.waiters = [];
-    for (const waiter of waiters) waiter.reject(reason);
+    for (const waiter of waiters) waiter.reject(why());
   }
 
   private written(bytes: number): void {

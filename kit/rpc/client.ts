@@ -289,7 +289,7 @@ function windowOf(
 ): ByteWindow {
   const window = new ByteWindow(call);
   void ended.then((failure) =>
-    window.close(failure ?? new TendonError("CANCELLED", "the server ended the call")),
+    window.close(() => failure ?? new TendonError("CANCELLED", "the server ended the call")),
   );
   return window;
 }

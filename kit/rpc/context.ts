@@ -98,15 +98,20 @@ export class CallContext implements RpcContext {
     return this.abortReason;
   }
 
+  /** It ended, or was given up. */
+  get isOver(): boolean {
+    return this.ended || this.abortReason !== undefined;
+  }
+
   /** Has no effect on a call that ended. */
   abort(reason: Error): void {
-    if (this.ended || this.abortReason !== undefined) return;
+    if (this.isOver) return;
     this.abortReason = reason;
     this.controller?.abort(reason);
   }
 
   fail(error: TendonError): void {
-    if (this.ended || this.abortReason !== undefined) return;
+    if (this.isOver) return;
     this.abort(error);
     this.onFail?.(error);
   }

@@ -100,7 +100,7 @@ function oneResponse(pipeline: Pipeline, method: DescMethod, run: UntypedMethod,
 function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMethod, clock: Clock) {
   return async (call: ManyResponsesCall) => {
     const window = new ByteWindow(call);
-    const context = openContext(call, method, clock, (reason) => window.close(reason));
+    const context = openContext(call, method, clock, (reason) => window.close(() => reason));
     try {
       let first = true;
       for await (const response of pipeline.many(method, run, inputOf(call, method, context), context)) {
@@ -138,6 +138,7 @@ function openContext(
   const startedMs = clock.monotonicMs();
   // grpc-js says "cancelled" at every end of a call; the context knows which ends were early.
   (call as EventEmitter).once("cancelled", () => {
+    if (context.isOver) return;
     const late = deadlineMs !== undefined && clock.monotonicMs() - startedMs >= deadlineMs - 1;
     const reason = late
       ? new TendonError("DEADLINE_EXCEEDED", "the caller's deadline passed")

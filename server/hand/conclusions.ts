@@ -34,8 +34,9 @@ export class Conclusions {
       concluded?.kind === "existing" && concluded.result !== undefined
         ? fromStoredText(concluded.result)
         : result;
-    if (concluded?.kind === "stored") this.announce(concluded.advance);
+    // The brain waits for its answer; whoever watches comes after it.
     this.hub.finish(execution.executionKey, standing);
+    if (concluded?.kind === "stored") this.announce(concluded.advance);
     return concluded && standing;
   }
 

@@ -17,6 +17,8 @@ export interface PeerAreaDeps
 export interface PeerArea extends Area {
   readonly peers: Peers;
   readonly passPreviews: PassPreviews;
+  /** Whether no other replica is alive, as of the last few seconds. */
+  readonly isAlone: () => boolean;
   /** Tells all other replicas what was done here. Never blocks; lossy. */
   readonly tell: (notice: PeerNoticeKind) => void;
 }
@@ -38,6 +40,7 @@ export function createPeerArea(deps: PeerAreaDeps): PeerArea {
     parts: [directory],
     peers: directory,
     passPreviews: (sessionId, previews) => directory.passPreviews(sessionId, previews),
+    isAlone: () => directory.isAlone(),
     tell: (notice) => directory.tell(notice),
   };
 }

@@ -23,6 +23,8 @@ export interface PeerDirectoryDeps {
 }
 
 const LOOK_EVERY_MS = 1_000;
+/** A look that found nobody is believed so long. */
+const ALONE_FOR_MS = 3 * LOOK_EVERY_MS;
 const MAX_PEERS = 64;
 
 export class PeerDirectory implements Peers, Service {
@@ -30,6 +32,8 @@ export class PeerDirectory implements Peers, Service {
   private readonly deps: PeerDirectoryDeps;
   private readonly peers = new Map<string, PeerReplica>();
   private silent = new Set<string>();
+  /** When the database last said that there is no other replica. */
+  private aloneSinceMs = Number.NEGATIVE_INFINITY;
   private readonly ends: (() => void)[] = [];
   private looking: Promise<void> | undefined;
   private stopped = false;
@@ -43,8 +47,7 @@ export class PeerDirectory implements Peers, Service {
   }
 
   async start(): Promise<void> {
-    const { clock, key, sessions } = this.deps;
-    if (key === undefined) return;
+    const { clock, sessions } = this.deps;
     this.ends.push(
       sessions().onPreviewed((sessionId, isWatched) => {
         for (const peer of this.peers.values()) peer.announcer.changed(sessionId, isWatched);
@@ -64,6 +67,11 @@ export class PeerDirectory implements Peers, Service {
 
   hasOthers(): boolean {
     return this.peers.size > 0;
+  }
+
+  /** Whether no other replica is alive, as far as a look of just now can tell. */
+  isAlone(): boolean {
+    return this.deps.clock.monotonicMs() - this.aloneSinceMs < ALONE_FOR_MS;
   }
 
   standing(replicaId: string): "reachable" | "silent" | "gone" {
@@ -109,6 +117,8 @@ export class PeerDirectory implements Peers, Service {
     try {
       const others = await this.deps.replicas.others(this.deps.replicaId);
       if (this.stopped) return;
+      this.aloneSinceMs = others.length === 0 ? this.deps.clock.monotonicMs() : Number.NEGATIVE_INFINITY;
+      if (this.deps.key === undefined) return;
       const urls = new Map(others.map(({ replicaId, peerUrl }) => [replicaId, peerUrl]));
       for (const [replicaId, peer] of this.peers) {
         if (urls.get(replicaId) === peer.url) continue;

@@ -22,6 +22,7 @@ export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub"> {
   readonly replicaId: string;
   /** Previews for watchers of other replicas. Not set: they get none. */
   readonly passPreviews?: PassPreviews;
+  readonly isAlone?: () => boolean;
   readonly retention: RetentionStore;
   readonly blobs: BlobStore;
   readonly log: Logger;

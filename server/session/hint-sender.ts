@@ -13,11 +13,19 @@ export class HintSender {
   private readonly events: Pick<EventStore, "hint">;
   private readonly clock: Clock;
   private readonly log: Logger;
+  private readonly isAlone: () => boolean;
   private pending = new Map<string, HeadHint>();
   private state: "idle" | "resting" | "sending" | "stopped" = "idle";
   private sending: Promise<void> = Promise.resolve();
 
-  constructor(deps: { events: Pick<EventStore, "hint">; clock: Clock; log: Logger }) {
+  constructor(deps: {
+    events: Pick<EventStore, "hint">;
+    clock: Clock;
+    log: Logger;
+    /** While this holds nothing is sent: nobody listens. */
+    isAlone?: () => boolean;
+  }) {
+    this.isAlone = deps.isAlone ?? (() => false);
     this.events = deps.events;
     this.clock = deps.clock;
     this.log = deps.log;
@@ -25,7 +33,7 @@ export class HintSender {
 
   /** The newest hint of a session replaces those that wait. */
   push(hint: HeadHint): void {
-    if (this.state === "stopped") return;
+    if (this.state === "stopped" || this.isAlone()) return;
     const older = this.pending.get(hint.sessionId);
     if (older === undefined && this.pending.size >= MAX_PENDING) return;
     if (older?.head !== undefined && hint.head !== undefined && older.head > hint.head) return;

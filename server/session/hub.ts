@@ -27,6 +27,8 @@ export interface HubDeps {
   readonly replicaId: string;
   /** Previews of this replica's harnesses and hands, for the watchers of others. */
   readonly passPreviews?: PassPreviews;
+  /** Whether there is no other replica to give hints to; one that has just begun asks within a second (H3). */
+  readonly isAlone?: () => boolean;
   readonly clock: Clock;
   readonly log: Logger;
 }

@@ -11,6 +11,8 @@ import { HandError, type HandPipe } from "../driver.ts";
 const HIGH_WATER_BYTES = 256 * 1024;
 /** The most a pipe can hold unless its owner is privileged: what was written before `finish` is never more. */
 const MAX_PIPE_BYTES = 1024 * 1024;
+/** Filled and copied from within one step of the event loop, so one is enough for all pipes. */
+const SCRATCH = Buffer.allocUnsafeSlow(64 * 1024);
 
 export class FifoPipe implements HandPipe {
   readonly path: string;
@@ -56,7 +58,7 @@ export class FifoPipe implements HandPipe {
       readable: true,
       writable: false,
       onread: {
-        buffer: Buffer.allocUnsafe(64 * 1024),
+        buffer: SCRATCH,
         callback: (length, buffer) => this.take(Buffer.from(buffer.subarray(0, length))),
       },
     };
@@ -124,17 +126,16 @@ export class FifoPipe implements HandPipe {
 
   /** Reads what is in the pipe at this moment; says whether a writer is left. */
   private drain(): boolean {
-    const buffer = Buffer.allocUnsafe(64 * 1024);
     for (let total = 0; total < MAX_PIPE_BYTES; ) {
       let length: number;
       try {
-        length = readSync(this.fd, buffer, 0, buffer.length, null);
+        length = readSync(this.fd, SCRATCH, 0, SCRATCH.length, null);
       } catch (error) {
         return (error as NodeJS.ErrnoException).code === "EAGAIN";
       }
       if (length === 0) return false;
       total += length;
-      if (!this.dropping) this.queue.push(Buffer.from(buffer.subarray(0, length)));
+      if (!this.dropping) this.queue.push(Buffer.from(SCRATCH.subarray(0, length)));
     }
     return true;
   }
