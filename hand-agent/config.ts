@@ -40,6 +40,10 @@ export const handAgentSettings = defineSettings({
     default: "auto",
     help: "How process hands are kept apart from this machine; auto takes the strongest that works, but as root never none, which must be asked for.",
   },
+  TENDON_HAND_AGENT_TEST_SCRIPT: {
+    parse: text(),
+    help: "For tests alone: a file that says how hands of the driver `scripted` fail; without it there is no such driver.",
+  },
   ...dialSettings,
   ...programSettings,
 });

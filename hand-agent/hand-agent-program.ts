@@ -2,7 +2,7 @@
 import { resolve } from "node:path";
 import { BUILD } from "../kit/build.ts";
 import { systemClock } from "../kit/clock.ts";
-import { createLogger } from "../kit/log.ts";
+import { createLogger, type Logger } from "../kit/log.ts";
 import { runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { SettingsError } from "../kit/settings/settings.ts";
@@ -14,7 +14,8 @@ import {
   USAGE,
 } from "./config.ts";
 import { probeDrivers } from "./driver-offers.ts";
-import { DRIVERS } from "./drivers/registry.ts";
+import type { Driver } from "./drivers/driver.ts";
+import { makeDrivers } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
 
@@ -60,7 +61,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
     once,
     build: BUILD,
-    drivers: (dataDir) => makeDrivers(dataDir, values.TENDON_HAND_AGENT_ISOLATION, log),
+    drivers: (dataDir) => driversOf(values, dataDir, log),
     clock: systemClock,
     log,
   });
@@ -78,7 +79,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
 async function doctor({ values }: HandAgentSettings): Promise<number> {
   const log = createLogger("hand-agent", "silent");
   const dataDir = resolve(values.TENDON_HAND_AGENT_DATA_DIR);
-  const offers = await probeDrivers(makeDrivers(dataDir, values.TENDON_HAND_AGENT_ISOLATION, log));
+  const offers = await probeDrivers(driversOf(values, dataDir, log));
   const drivers = offers.map(({ name, available, isolation, detail }) => ({
     name,
     available,
@@ -89,11 +90,8 @@ async function doctor({ values }: HandAgentSettings): Promise<number> {
   return drivers.some(({ available }) => available) ? 0 : 1;
 }
 
-function makeDrivers(
-  dataDir: string,
-  isolation: HandAgentSettings["values"]["TENDON_HAND_AGENT_ISOLATION"],
-  log: ReturnType<typeof createLogger>,
-) {
-  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, process: { isolation } };
-  return Object.values(DRIVERS).map((make) => make(options));
+function driversOf(values: HandAgentSettings["values"], dataDir: string, log: Logger): Driver[] {
+  const process = { isolation: values.TENDON_HAND_AGENT_ISOLATION };
+  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, process };
+  return makeDrivers(options, values.TENDON_HAND_AGENT_TEST_SCRIPT);
 }

@@ -1,9 +1,13 @@
 /** The drivers of this agent. A new driver is one folder and one line here. */
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Driver, ToolDefinition } from "./driver.ts";
 import type { IsolationMode } from "./process/isolation.ts";
 import { ProcessDriver } from "./process/process-driver.ts";
+import { Script } from "./scripted/script.ts";
+import { ScriptedDriver } from "./scripted/scripted-driver.ts";
 
 export interface DriverOptions {
   readonly dataDir: string;
@@ -22,3 +26,18 @@ export interface DriverOptions {
 export const DRIVERS: Readonly<Record<string, (options: DriverOptions) => Driver>> = {
   process: ({ process, ...rest }) => new ProcessDriver({ ...rest, ...process }),
 };
+
+/** The drivers of this agent; with the path of a script, which only tests have, also one that fails as that says. */
+export function makeDrivers(options: DriverOptions, scriptPath?: string): Driver[] {
+  const drivers = Object.values(DRIVERS).map((make) => make(options));
+  if (scriptPath === undefined) return drivers;
+  const inner = DRIVERS.process!({ ...options, dataDir: scriptedDir(options.dataDir) });
+  return [...drivers, new ScriptedDriver({ inner, script: Script.ofFile(scriptPath), clock: options.clock })];
+}
+
+/** Apart from the process driver's own hands. Its users pass, as they do through the data directory. */
+function scriptedDir(dataDir: string): string {
+  const path = join(dataDir, "scripted");
+  mkdirSync(path, { recursive: true, mode: 0o711 });
+  return path;
+}

@@ -22,6 +22,7 @@ import { TOOL_DEFINITIONS } from "../../hand-agent/tools/registry.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import { eventually } from "../kit/eventually.ts";
+import { commandsWith, zombiesBelow } from "../kit/process-list.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
 import { describeDriver } from "./driver-contract.ts";
 
@@ -435,34 +436,3 @@ describe("the process driver", () => {
     },
   );
 });
-
-/** Processes of the machine whose command line holds the text. */
-function commandsWith(text: string): string[] {
-  return readdirSync("/proc").filter((name) => {
-    try {
-      return /^\d+$/.test(name) && readFileSync(`/proc/${name}/cmdline`, "utf8").includes(text);
-    } catch {
-      return false;
-    }
-  });
-}
-
-function zombiesBelow(): number {
-  const rows = readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .flatMap((name) => {
-      try {
-        const stat = readFileSync(`/proc/${name}/stat`, "latin1");
-        const [state, ppid] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-        return [{ pid: Number(name), state, ppid: Number(ppid) }];
-      } catch {
-        return [];
-      }
-    });
-  const parents = new Map(rows.map((row) => [row.pid, row.ppid]));
-  const isBelow = (pid: number): boolean => {
-    for (let at = parents.get(pid); at; at = parents.get(at)) if (at === process.pid) return true;
-    return false;
-  };
-  return rows.filter((row) => row.state === "Z" && isBelow(row.pid)).length;
-}

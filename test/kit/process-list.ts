@@ -1,0 +1,34 @@
+/** What processes the machine has, read from /proc: independent of what the product believes. */
+import { readdirSync, readFileSync } from "node:fs";
+
+/** Processes of the machine whose command line holds the text. */
+export function commandsWith(text: string): string[] {
+  return readdirSync("/proc").filter((name) => {
+    try {
+      return /^\d+$/.test(name) && readFileSync(`/proc/${name}/cmdline`, "utf8").includes(text);
+    } catch {
+      return false;
+    }
+  });
+}
+
+/** Zombies below the test's own process. */
+export function zombiesBelow(): number {
+  const rows = readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((name) => {
+      try {
+        const stat = readFileSync(`/proc/${name}/stat`, "latin1");
+        const [state, ppid] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+        return [{ pid: Number(name), state, ppid: Number(ppid) }];
+      } catch {
+        return [];
+      }
+    });
+  const parents = new Map(rows.map((row) => [row.pid, row.ppid]));
+  const isBelow = (pid: number): boolean => {
+    for (let at = parents.get(pid); at; at = parents.get(at)) if (at === process.pid) return true;
+    return false;
+  };
+  return rows.filter((row) => row.state === "Z" && isBelow(row.pid)).length;
+}
