@@ -51,6 +51,14 @@ export declare type Workspace = Message<"tendon.v1.Workspace"> & {
    * @generated from field: google.protobuf.Timestamp archived_at = 5;
    */
   archivedAt?: Timestamp | undefined;
+
+  /**
+   * Whether sessions that are made from now on are tamper-evident: their events are hashed, each with the hash of the one
+   * before, and a server signs the newest hash whenever the session comes to rest.
+   *
+   * @generated from field: bool tamper_evident = 6;
+   */
+  tamperEvident: boolean;
 };
 
 /**
@@ -519,6 +527,13 @@ export declare type CreateWorkspaceRequest = Message<"tendon.v1.CreateWorkspaceR
    * @generated from field: tendon.v1.WorkspaceLimits limits = 3;
    */
   limits?: WorkspaceLimits | undefined;
+
+  /**
+   * Whether its sessions are tamper-evident.
+   *
+   * @generated from field: bool tamper_evident = 4;
+   */
+  tamperEvident: boolean;
 };
 
 /**
@@ -674,6 +689,14 @@ export declare type UpdateWorkspaceRequest = Message<"tendon.v1.UpdateWorkspaceR
    * @generated from field: tendon.v1.WorkspaceLimits limits = 3;
    */
   limits?: WorkspaceLimits | undefined;
+
+  /**
+   * Whether sessions that are made from now on are tamper-evident; unset keeps it. Sessions that are there stay what they
+   * are: a log is hashed from its first event on or not at all.
+   *
+   * @generated from field: optional bool tamper_evident = 4;
+   */
+  tamperEvident?: boolean | undefined;
 };
 
 /**
@@ -1330,7 +1353,7 @@ export declare const AdminService: GenService<{
     output: typeof ListWorkspacesResponseSchema;
   },
   /**
-   * Changes a workspace's name or limits.
+   * Changes a workspace's name, limits, or whether the logs of its new sessions are tamper-evident.
    *
    * Effect: the named fields.
    * Idempotency: setting the same values again changes nothing.

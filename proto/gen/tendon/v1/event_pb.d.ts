@@ -232,6 +232,62 @@ export declare type LeaseProof = Message<"tendon.v1.LeaseProof"> & {
 export declare const LeaseProofSchema: GenMessage<LeaseProof>;
 
 /**
+ * A server's signed statement that the log of a tamper-evident session had this hash at this position. One is signed
+ * whenever the session comes to rest. `docs/log.md` says which bytes are hashed and signed.
+ *
+ * @generated from message tendon.v1.Checkpoint
+ */
+export declare type Checkpoint = Message<"tendon.v1.Checkpoint"> & {
+  /**
+   * Session that it speaks of.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Position of the event that made the session rest.
+   *
+   * @generated from field: int64 position = 2;
+   */
+  position: bigint;
+
+  /**
+   * Hash of that event, which covers all events before it: SHA-256, lower-case hex.
+   *
+   * @generated from field: string hash = 3;
+   */
+  hash: string;
+
+  /**
+   * When it was signed, by the signing server's own clock.
+   *
+   * @generated from field: google.protobuf.Timestamp signed_at = 4;
+   */
+  signedAt?: Timestamp | undefined;
+
+  /**
+   * Ed25519 public key of the signer, 32 bytes. Whose key it is, is for the reader to know.
+   *
+   * @generated from field: bytes public_key = 5;
+   */
+  publicKey: Uint8Array;
+
+  /**
+   * Ed25519 signature, 64 bytes.
+   *
+   * @generated from field: bytes signature = 6;
+   */
+  signature: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.Checkpoint.
+ * Use `create(CheckpointSchema)` to create a new message.
+ */
+export declare const CheckpointSchema: GenMessage<Checkpoint>;
+
+/**
  * Something that is happening but is not in the log: lossy by contract, closed by the event with the same id or by
  * the end of the span that it belongs to.
  *

@@ -10,7 +10,7 @@ import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
  * Describes the file tendon/v1/event.proto.
  */
 export const file_tendon_v1_event = /*@__PURE__*/
-  fileDesc("ChV0ZW5kb24vdjEvZXZlbnQucHJvdG8SCXRlbmRvbi52MSKuAgoFRXZlbnQSCgoCaWQYASABKAkSEAoIcG9zaXRpb24YAiABKAMSDAoEdHlwZRgDIAEoCRIuCgpjcmVhdGVkX2F0GAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCgl0aHJlYWRfaWQYBSABKAkSDwoHcGF5bG9hZBgGIAEoCRIQCghpbnRlcm5hbBgHIAEoCRIvCg9wYXlsb2FkX29taXR0ZWQYCCABKAsyFi50ZW5kb24udjEuT21pdHRlZFRleHQSMAoQaW50ZXJuYWxfb21pdHRlZBgJIAEoCzIWLnRlbmRvbi52MS5PbWl0dGVkVGV4dBIwCgxwcm9jZXNzZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjEKC09taXR0ZWRUZXh0EhIKCnNpemVfYnl0ZXMYASABKAMSDgoGc2hhMjU2GAIgASgJIsIBCgpFdmVudElucHV0EjIKAmlkGAEgASgJQia6SCNyIRhFMh1eKHNldnRfW0EtWmEtejAtOV8tXXsxLDY0fSk/JBJBCgR0eXBlGAIgASgJQjO6SDByLhABGIABMideW2Etel1bYS16MC05Xy1dKihcLlthLXpdW2EtejAtOV8tXSopKyQSGgoJdGhyZWFkX2lkGAMgASgJQge6SARyAhhFEg8KB3BheWxvYWQYBCABKAkSEAoIaW50ZXJuYWwYBSABKAkiPwoMRXZlbnRSZWNlaXB0EgoKAmlkGAEgASgJEhAKCHBvc2l0aW9uGAIgASgDEhEKCWR1cGxpY2F0ZRgDIAEoCCJBCgpMZWFzZVByb29mEhsKCGxlYXNlX2lkGAEgASgJQgm6SAZyBBABGEYSFgoFZXBvY2gYAiABKANCB7pIBCICKAEijwEKB1ByZXZpZXcSKAoFc3RhcnQYASABKAsyFy50ZW5kb24udjEuUHJldmlld1N0YXJ0SAASJgoEdGV4dBgCIAEoCzIWLnRlbmRvbi52MS5QcmV2aWV3VGV4dEgAEioKBm91dHB1dBgDIAEoCzIYLnRlbmRvbi52MS5QcmV2aWV3T3V0cHV0SABCBgoEa2luZCIuCgxQcmV2aWV3U3RhcnQSEAoIZXZlbnRfaWQYASABKAkSDAoEdHlwZRgCIAEoCSI8CgtQcmV2aWV3VGV4dBIQCghldmVudF9pZBgBIAEoCRINCgVpbmRleBgCIAEoBRIMCgR0ZXh0GAMgASgJIkIKDVByZXZpZXdPdXRwdXQSEwoLdG9vbF91c2VfaWQYASABKAkSDgoGb2Zmc2V0GAIgASgDEgwKBHRleHQYAyABKAliBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_timestamp]);
+  fileDesc("ChV0ZW5kb24vdjEvZXZlbnQucHJvdG8SCXRlbmRvbi52MSKuAgoFRXZlbnQSCgoCaWQYASABKAkSEAoIcG9zaXRpb24YAiABKAMSDAoEdHlwZRgDIAEoCRIuCgpjcmVhdGVkX2F0GAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIRCgl0aHJlYWRfaWQYBSABKAkSDwoHcGF5bG9hZBgGIAEoCRIQCghpbnRlcm5hbBgHIAEoCRIvCg9wYXlsb2FkX29taXR0ZWQYCCABKAsyFi50ZW5kb24udjEuT21pdHRlZFRleHQSMAoQaW50ZXJuYWxfb21pdHRlZBgJIAEoCzIWLnRlbmRvbi52MS5PbWl0dGVkVGV4dBIwCgxwcm9jZXNzZWRfYXQYCiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjEKC09taXR0ZWRUZXh0EhIKCnNpemVfYnl0ZXMYASABKAMSDgoGc2hhMjU2GAIgASgJIsIBCgpFdmVudElucHV0EjIKAmlkGAEgASgJQia6SCNyIRhFMh1eKHNldnRfW0EtWmEtejAtOV8tXXsxLDY0fSk/JBJBCgR0eXBlGAIgASgJQjO6SDByLhABGIABMideW2Etel1bYS16MC05Xy1dKihcLlthLXpdW2EtejAtOV8tXSopKyQSGgoJdGhyZWFkX2lkGAMgASgJQge6SARyAhhFEg8KB3BheWxvYWQYBCABKAkSEAoIaW50ZXJuYWwYBSABKAkiPwoMRXZlbnRSZWNlaXB0EgoKAmlkGAEgASgJEhAKCHBvc2l0aW9uGAIgASgDEhEKCWR1cGxpY2F0ZRgDIAEoCCJBCgpMZWFzZVByb29mEhsKCGxlYXNlX2lkGAEgASgJQgm6SAZyBBABGEYSFgoFZXBvY2gYAiABKANCB7pIBCICKAEilgEKCkNoZWNrcG9pbnQSEgoKc2Vzc2lvbl9pZBgBIAEoCRIQCghwb3NpdGlvbhgCIAEoAxIMCgRoYXNoGAMgASgJEi0KCXNpZ25lZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEgoKcHVibGljX2tleRgFIAEoDBIRCglzaWduYXR1cmUYBiABKAwijwEKB1ByZXZpZXcSKAoFc3RhcnQYASABKAsyFy50ZW5kb24udjEuUHJldmlld1N0YXJ0SAASJgoEdGV4dBgCIAEoCzIWLnRlbmRvbi52MS5QcmV2aWV3VGV4dEgAEioKBm91dHB1dBgDIAEoCzIYLnRlbmRvbi52MS5QcmV2aWV3T3V0cHV0SABCBgoEa2luZCIuCgxQcmV2aWV3U3RhcnQSEAoIZXZlbnRfaWQYASABKAkSDAoEdHlwZRgCIAEoCSI8CgtQcmV2aWV3VGV4dBIQCghldmVudF9pZBgBIAEoCRINCgVpbmRleBgCIAEoBRIMCgR0ZXh0GAMgASgJIkIKDVByZXZpZXdPdXRwdXQSEwoLdG9vbF91c2VfaWQYASABKAkSDgoGb2Zmc2V0GAIgASgDEgwKBHRleHQYAyABKAliBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_timestamp]);
 
 /**
  * Describes the message tendon.v1.Event.
@@ -48,30 +48,37 @@ export const LeaseProofSchema = /*@__PURE__*/
   messageDesc(file_tendon_v1_event, 4);
 
 /**
+ * Describes the message tendon.v1.Checkpoint.
+ * Use `create(CheckpointSchema)` to create a new message.
+ */
+export const CheckpointSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_event, 5);
+
+/**
  * Describes the message tendon.v1.Preview.
  * Use `create(PreviewSchema)` to create a new message.
  */
 export const PreviewSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_event, 5);
+  messageDesc(file_tendon_v1_event, 6);
 
 /**
  * Describes the message tendon.v1.PreviewStart.
  * Use `create(PreviewStartSchema)` to create a new message.
  */
 export const PreviewStartSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_event, 6);
+  messageDesc(file_tendon_v1_event, 7);
 
 /**
  * Describes the message tendon.v1.PreviewText.
  * Use `create(PreviewTextSchema)` to create a new message.
  */
 export const PreviewTextSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_event, 7);
+  messageDesc(file_tendon_v1_event, 8);
 
 /**
  * Describes the message tendon.v1.PreviewOutput.
  * Use `create(PreviewOutputSchema)` to create a new message.
  */
 export const PreviewOutputSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_event, 8);
+  messageDesc(file_tendon_v1_event, 9);
 

@@ -150,6 +150,13 @@ export declare type Session = Message<"tendon.v1.Session"> & {
    * @generated from field: bool has_work = 19;
    */
   hasWork: boolean;
+
+  /**
+   * Whether its events are hashed, each with the hash of the one before, as its workspace said when it was made.
+   *
+   * @generated from field: bool tamper_evident = 20;
+   */
+  tamperEvident: boolean;
 };
 
 /**

@@ -4,7 +4,7 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Event, EventInput, EventReceipt, LeaseProof, Preview } from "./event_pb.js";
+import type { Checkpoint, Event, EventInput, EventReceipt, LeaseProof, Preview } from "./event_pb.js";
 import type { Budget, Session, SessionStatus } from "./session_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
@@ -785,6 +785,15 @@ export declare type WatchEventsResponse = Message<"tendon.v1.WatchEventsResponse
      */
     value: WatchProgress;
     case: "progress";
+  } | {
+    /**
+     * A signed checkpoint of a tamper-evident session, whatever `types` says. Those at the cursor and after it are given
+     * once their events were, soon after the session came to rest; after a disconnect one may be given again.
+     *
+     * @generated from field: tendon.v1.Checkpoint checkpoint = 4;
+     */
+    value: Checkpoint;
+    case: "checkpoint";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1417,7 +1426,7 @@ export declare const SessionService: GenService<{
   /**
    * Writes a session's log as lines of JSON: one that describes the session, one for each event up to the head of that
    * moment, one with the number of events and the SHA-256 of all bytes before it. Payloads are JSON strings that hold
-   * the text byte for byte.
+   * the text byte for byte. In a tamper-evident session each event has its hash, and the checkpoint that was signed there.
    *
    * Effect: none.
    * Idempotency: a read; the same log gives the same lines but for the time in the first.
@@ -1436,11 +1445,12 @@ export declare const SessionService: GenService<{
    * Makes a session from what ExportSession wrote: same events, positions, ids and times, byte for byte. The session gets
    * an id of its own and is at rest, whatever its log says: it does nothing until somebody appends. Where calls are open
    * or hands alive, the results and `hand.lost` events that end them follow after the last event. An archived session is
-   * archived again.
+   * archived again. Whether the session is tamper-evident is for its workspace to say: its chain of hashes is its own, and
+   * begins with where the log came from. A log with hashes that do not fit its events is refused.
    *
    * Effect: one new session, visible at once with all of its events, or none.
    * Idempotency: a repeat with the same request_id and content returns the session of the first.
-   * Fails: INVALID_FIELD (metadata `line`) for a gap, a wrong order, an unknown version, a missing end or a wrong digest,
+   * Fails: INVALID_FIELD (metadata `line`) for a gap, a wrong order, an unknown version, a missing end, a wrong digest or hash,
    * EVENT_TYPE_NOT_ALLOWED for what only brains and the server write unless an admin imports, ROLE_NOT_ALLOWED for
    * `internal` from anyone but an admin, NOT_FOUND for an environment of another workspace, ENVIRONMENT_ARCHIVED,
    * NOT_CONFIGURED without an environment, MESSAGE_TOO_LARGE, REQUEST_ID_REUSED.
