@@ -191,6 +191,21 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: int64 max_age_ms = 16;
    */
   maxAgeMs: bigint;
+
+  /**
+   * What container drivers need besides the image; other drivers refuse it.
+   *
+   * @generated from field: tendon.v1.ContainerSettings container = 17;
+   */
+  container?: ContainerSettings | undefined;
+
+  /**
+   * Hands that each hand agent keeps ready for this environment, so that the next one is there at once; drivers without
+   * such a pool ignore it.
+   *
+   * @generated from field: tendon.v1.WarmPool warm_pool = 18;
+   */
+  warmPool?: WarmPool | undefined;
 };
 
 /**
@@ -198,6 +213,67 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
  * Use `create(EnvironmentSpecSchema)` to create a new message.
  */
 export declare const EnvironmentSpecSchema: GenMessage<EnvironmentSpec>;
+
+/**
+ * How a hand's container is made.
+ *
+ * @generated from message tendon.v1.ContainerSettings
+ */
+export declare type ContainerSettings = Message<"tendon.v1.ContainerSettings"> & {
+  /**
+   * Absolute path of the working directory inside the container; empty means the driver's own.
+   *
+   * @generated from field: string workdir = 1;
+   */
+  workdir: string;
+
+  /**
+   * Name of a runtime that the engine knows, such as `runsc`; empty means the engine's default.
+   *
+   * @generated from field: string runtime = 2;
+   */
+  runtime: string;
+
+  /**
+   * Whether an image that the engine does not have is pulled; without it a missing image is an error.
+   *
+   * @generated from field: bool pull = 3;
+   */
+  pull: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.ContainerSettings.
+ * Use `create(ContainerSettingsSchema)` to create a new message.
+ */
+export declare const ContainerSettingsSchema: GenMessage<ContainerSettings>;
+
+/**
+ * Hands made before anybody asks for them. They are made once the first hand of the environment was asked for.
+ *
+ * @generated from message tendon.v1.WarmPool
+ */
+export declare type WarmPool = Message<"tendon.v1.WarmPool"> & {
+  /**
+   * How many each hand agent keeps; 0 keeps none.
+   *
+   * @generated from field: int32 size = 1;
+   */
+  size: number;
+
+  /**
+   * How long one waits before it is replaced by a new one, in milliseconds; 0 means an hour.
+   *
+   * @generated from field: int64 max_age_ms = 2;
+   */
+  maxAgeMs: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.WarmPool.
+ * Use `create(WarmPoolSchema)` to create a new message.
+ */
+export declare const WarmPoolSchema: GenMessage<WarmPool>;
 
 /**
  * Limits of one hand. Zero means the driver's default.
