@@ -7,22 +7,24 @@ import {
   CommandResultSchema,
   type ConnectResponse,
   type HandReport,
+  type OwnerChanged,
   type ProvisionCommand,
 } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { Executions } from "./executions.ts";
 import { handReport } from "./hand-report.ts";
 import { HandRefusal, type Hands } from "./hands.ts";
-import { runTransfer } from "./transfer.ts";
+import type { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 
 export interface CommandDeps {
   hands: Hands;
   executions: Executions;
+  transfers: Transfers;
   log: Logger;
 }
 
 export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResponse["kind"]): void {
-  const { hands, executions, log } = deps;
+  const { hands, executions, transfers, log } = deps;
   switch (command.case) {
     case "startExecution":
       executions.start(command.value);
@@ -46,21 +48,40 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
       void hands.destroyUnowned(command.value.handIds, tunnel.welcome.installationId);
       return;
     case "startTransfer":
-      void runTransfer({ hands, tunnel, log }, command.value);
+      transfers.start(tunnel, command.value);
+      return;
+    case "ownerChanged":
+      void changeOwner(deps, command.value);
       return;
     default:
       log.warn({ command: command.case ?? "unknown" }, "the server asks for what this build cannot do");
   }
 }
 
-async function release({ hands, executions }: CommandDeps, handId: string): Promise<undefined> {
+async function release({ hands, executions, transfers }: CommandDeps, handId: string): Promise<undefined> {
   // Calls hear that it was their hand that went, not that their processes died.
   await executions.stopAll("the hand was released", handId);
+  await transfers.stopAll(handId, new HandRefusal("HAND_RELEASED", "the hand was released"));
   await hands.release(handId);
   return undefined;
 }
 
-async function park({ hands, executions }: CommandDeps, handId: string): Promise<HandReport> {
+/** H6: whoever comes with an older number is refused from here on. */
+async function changeOwner(
+  { hands, transfers, log }: CommandDeps,
+  { handId, ownerNumber }: OwnerChanged,
+): Promise<void> {
+  try {
+    await hands.changeOwner(handId, ownerNumber);
+    const why = new HandRefusal("OWNER_CHANGED", "the hand belongs to another session now");
+    await transfers.stopAll(handId, why, ownerNumber);
+  } catch (error) {
+    log.error({ err: error, handId }, "a change of owner could not be noted");
+  }
+}
+
+async function park({ hands, executions, transfers }: CommandDeps, handId: string): Promise<HandReport> {
+  if (transfers.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a copy is running in the hand");
   if (executions.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a call is running in the hand");
   const { status, ended } = await hands.park(handId);
   return handReport(status, ended);

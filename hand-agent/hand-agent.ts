@@ -26,6 +26,7 @@ import {
 } from "./identity.ts";
 import { Journal } from "./journal.ts";
 import { executeTool } from "./tools/execute-tool.ts";
+import { Transfers } from "./transfers.ts";
 import { Connection, type Tunnel } from "./tunnel/connection.ts";
 import { buildGreeting } from "./tunnel/greeting.ts";
 import { type Attempt, Supervisor } from "./tunnel/supervisor.ts";
@@ -65,6 +66,7 @@ interface Parts {
   readonly journal: Journal;
   readonly hands: Hands;
   readonly executions: Executions;
+  readonly transfers: Transfers;
 }
 
 export class HandAgent implements Service {
@@ -165,8 +167,9 @@ export class HandAgent implements Service {
       log,
       dataDir: dataDir.path,
     });
+    const transfers = new Transfers(hands, log);
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
-    return { dataDir, key, offers, journal, hands, executions };
+    return { dataDir, key, offers, journal, hands, executions, transfers };
   }
 
   private async supervise(): Promise<void> {

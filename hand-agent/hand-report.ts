@@ -13,6 +13,7 @@ export function handReport(status: HandStatus, left: readonly ProcessInfo[] = []
     state: status.state,
     detail: status.detail,
     driver: status.driver,
+    ownerNumber: status.ownerNumber,
     leftProcesses: left.slice(0, MAX_LEFT_PROCESSES).map(({ pid, command, callId }) => ({
       pid: BigInt(pid),
       executionId: callId === undefined ? "" : callId.slice(callId.indexOf("/") + 1),

@@ -25,6 +25,7 @@ export interface HandStatus {
   readonly state: HandState;
   readonly detail: string;
   readonly driver: string;
+  readonly ownerNumber: bigint;
 }
 
 export interface LiveHand {
@@ -191,6 +192,12 @@ export class Hands {
       if (wasParked) await this.save();
       return live;
     });
+  }
+
+  /** H-4: calls and copies of owners before this one are refused from now on. A hand that is not here is nobody's. */
+  async changeOwner(handId: string, ownerNumber: bigint): Promise<void> {
+    const slot = this.slots.get(handId);
+    if (slot !== undefined && raiseOwner(slot.record, ownerNumber)) await this.save();
   }
 
   /** Destroys what nobody owns: hands of this installation that were named twice, a period apart (H1). */
@@ -406,5 +413,6 @@ function statusOf({ record, lost, detail }: Slot): HandStatus {
     parked: HandState.PARKED,
   };
   const state = lost ? HandState.LOST : states[record.state];
-  return { handId: record.handId, state, detail: detail.slice(0, 1000), driver: record.driver };
+  const { handId, driver } = record;
+  return { handId, state, detail: detail.slice(0, 1000), driver, ownerNumber: BigInt(record.ownerNumber) };
 }

@@ -143,6 +143,12 @@ export interface Hand {
   rename(from: string, to: string): Promise<void>;
   /** Removes a file or link; a missing one is no error. */
   remove(path: string): Promise<void>;
+  /** Where the link at `path` leads, as it is written there. `not_found` when there is none. Without it, copies leave links out. */
+  readLink?(path: string): Promise<string>;
+  /** Makes a symbolic link, wherever that leads. What is there already is `failed`. Without it, copies of links are refused. */
+  makeLink?(path: string, target: string): Promise<void>;
+  /** Permission bits of a file or directory that is there; links are followed. Without it, copies keep no modes of directories. */
+  setMode?(path: string, mode: number): Promise<void>;
   /** Everything below `path`, without following links, parents before children. */
   walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry>;
 

@@ -165,6 +165,24 @@ function files(get: () => Hand): void {
         (error) => (error instanceof FileError ? error.code : error),
       );
 
+    it("makes and reads links without following them, and sets modes, where it offers that", async () => {
+      const { readLink, makeLink, setMode } = get();
+      if (!readLink || !makeLink || !setMode) return;
+      const at = (name: string) => `${get().workdir}/links/${name}`;
+      await get().makeLink!(at("out"), "/etc/passwd");
+      await get().makeLink!(at("in"), "file");
+      expect(await get().readLink!(at("out"))).toBe("/etc/passwd");
+      await expect(get().readFile(at("out"))[Symbol.asyncIterator]().next()).rejects.toThrow(FileError);
+      await expect(get().makeLink!(at("in"), "other")).rejects.toThrow(FileError);
+      await get().writeFile(at("file"), Buffer.from("x"));
+      await expect(get().readLink!(at("file"))).rejects.toMatchObject({ code: "not_found" });
+      await get().setMode!(at("in"), 0o751);
+      expect((await get().stat(at("file"))).mode).toBe(0o751);
+      await expect(get().setMode!(at("out"), 0o777)).rejects.toMatchObject({ code: "outside" });
+      await get().remove(at("out"));
+      await expect(get().readLink!(at("out"))).rejects.toMatchObject({ code: "not_found" });
+    });
+
     it("writes, reads from an offset, renames, walks and removes", async () => {
       const hand = get();
       const dir = `${hand.workdir}/files/deep`;

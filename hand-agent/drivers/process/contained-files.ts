@@ -1,7 +1,18 @@
 /** The file primitives of a process hand: done by the agent, contained by `locate`, owned by the hand's uid. */
 import { randomBytes } from "node:crypto";
 import { constants } from "node:fs";
-import { type FileHandle, lstat, mkdir, open, readdir, rename, unlink } from "node:fs/promises";
+import {
+  type FileHandle,
+  lchown,
+  lstat,
+  mkdir,
+  open,
+  readdir,
+  readlink,
+  rename,
+  symlink,
+  unlink,
+} from "node:fs/promises";
 import { join } from "node:path";
 import { FileError, type FileStat, type WalkEntry, type WalkOptions } from "../driver.ts";
 import { asFileError, Dir, type LocateOptions, locate, type Place } from "./contained-path.ts";
@@ -114,6 +125,40 @@ export class ContainedFiles {
         await unlink(dir.entry(name));
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+      }
+    });
+  }
+
+  readLink(path: string): Promise<string> {
+    return this.at(path, { keepLastLink: true }, async ({ dir, name }) => {
+      try {
+        return await readlink(dir.entry(name));
+      } catch (error) {
+        const isNoLink = (error as NodeJS.ErrnoException).code === "EINVAL";
+        throw isNoLink ? new FileError("not_found", path, "not a symbolic link") : error;
+      }
+    });
+  }
+
+  makeLink(path: string, target: string): Promise<void> {
+    const makeParents = (created: string) => this.own(created);
+    return this.at(path, { keepLastLink: true, makeParents }, async ({ dir, name }) => {
+      await symlink(target, dir.entry(name));
+      const { owner } = this.options;
+      if (owner) await lchown(dir.entry(name), owner.uid, owner.gid);
+    });
+  }
+
+  setMode(path: string, mode: number): Promise<void> {
+    return this.at(path, {}, async ({ dir, name }) => {
+      const handle = await open(
+        dir.entry(name),
+        constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK,
+      );
+      try {
+        await handle.chmod(mode & 0o777);
+      } finally {
+        await handle.close();
       }
     });
   }

@@ -164,6 +164,15 @@ export class ProcessHand implements Hand {
   remove(path: string): Promise<void> {
     return this.files.remove(path);
   }
+  readLink(path: string): Promise<string> {
+    return this.files.readLink(path);
+  }
+  makeLink(path: string, target: string): Promise<void> {
+    return this.files.makeLink(path, target);
+  }
+  setMode(path: string, mode: number): Promise<void> {
+    return this.files.setMode(path, mode);
+  }
   walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry> {
     return this.files.walk(path, options);
   }
