@@ -64,6 +64,8 @@ export interface HandLimits {
   readonly memoryBytes?: number;
   readonly cpus?: number;
   readonly processes?: number;
+  /** Of temporary files, below /tmp. */
+  readonly tmpBytes?: number;
 }
 
 /** Something put into the workspace before the first call. More kinds come with later drivers. */
@@ -92,6 +94,30 @@ export interface HandSpec {
   /** Without it, the driver's default. */
   readonly network?: HandNetwork;
   readonly resources?: readonly HandResource[];
+  readonly container?: ContainerSpec;
+  readonly warm?: WarmSpec;
+  /** Told what a long provision is doing, in a few words for people. */
+  readonly onProgress?: (detail: string) => void;
+}
+
+/** For drivers whose hands are containers. */
+export interface ContainerSpec {
+  /** By name or digest. */
+  readonly image: string;
+  /** Where tools start; without it the driver's own directory. */
+  readonly workdir?: string;
+  /** A runtime that the engine knows by this name; without it the engine's default. */
+  readonly runtime?: string;
+  /** Gets an image that is missing; else that is an error. */
+  readonly pull: boolean;
+}
+
+/** Hands that a driver makes ahead, one of which becomes the next hand of the same spec. Drivers without a pool ignore it. */
+export interface WarmSpec {
+  readonly size: number;
+  readonly maxAgeMs: number;
+  /** What is done once in each of them. Two specs are the same only if this text is. */
+  readonly setup: { readonly key: string; run(hand: Hand, signal: AbortSignal): Promise<void> };
 }
 
 export interface Driver {
@@ -123,6 +149,10 @@ export interface Hand {
   readonly roots: readonly string[];
   /** True for a hand that came back by `recover` without its processes: the workspace is old, the shell new. */
   readonly resumed: boolean;
+  /** True when `WarmSpec.setup` has run in it. */
+  readonly isSetUp?: boolean;
+  /** Resolves with the reason when somebody else has removed the workspace; never otherwise (H2). */
+  readonly lost?: Promise<string>;
 
   exec(spec: ExecSpec, signal?: AbortSignal): Promise<RunningProcess>;
   /** A fresh pipe out of the hand, to be opened for writing once, by a process of this call (X6). */
@@ -208,9 +238,10 @@ export interface HandPipe {
   readonly chunks: AsyncIterable<Uint8Array>;
   /**
    * The writer in the foreground is done: what had been written until now is still yielded, then `chunks` ends. What
-   * others write later is read and dropped, so that they neither block nor die. Says whether somebody still holds it.
+   * others write later is read and dropped, so that they neither block nor die. Says whether somebody still holds it,
+   * or may: whoever needs to know looks at the call's processes.
    */
-  finish(): { held: boolean };
+  finish(): { held: boolean } | Promise<{ held: boolean }>;
   /** Drops everything from now on. */
   abandon(): void;
 }

@@ -111,7 +111,7 @@ export class Shell {
     else if (first.kind === "deaf") await live.stop();
     // Only now nothing can have been said any more: it may have begun in the last moment.
     const end = first === "not started" ? await this.endOfSilent(ended) : first;
-    const { held } = pipe.finish();
+    const { held } = await pipe.finish();
     await output;
     const left = killed ? killed.left : held ? await this.hand.callProcesses(call.callId) : [];
     return { end, left, ...(lostBefore === undefined ? {} : { lostBefore }) };
