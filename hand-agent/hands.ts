@@ -69,6 +69,10 @@ const RECOVER_AT_ONCE = 8;
 /** For a recovery before a call gives up waiting for it. */
 const RECOVER_WITHIN_MS = 30_000;
 const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
+/** For a driver to remove a hand before the server is told that it did not; what was begun goes on. */
+const DISCARD_WITHIN_MS = 30_000;
+/** For a driver to end a hand's processes when the agent stops; drivers end them within 3 s. */
+const STOP_WITHIN_MS = 5_000;
 
 export class Hands {
   private readonly options: HandsOptions;
@@ -76,6 +80,7 @@ export class Hands {
   private readonly slots = new Map<string, Slot>();
   private readonly marks: UnownedHandMarks;
   private draining = false;
+  private readonly stopper = new AbortController();
   /** Told of changes that no command asked for. */
   onChange: (status: HandStatus) => void = () => {};
 
@@ -223,24 +228,32 @@ export class Hands {
     }
   }
 
-  /** Ends all processes and keeps all files: what an agent does before it stops. */
+  /** Ends all processes and keeps all files: what an agent does before it stops. Hands that are being made are given up. */
   async stop(): Promise<void> {
     this.drain();
-    await Promise.all(
-      [...this.slots.values()].map((slot) =>
-        this.inTurn(slot, async () => {
-          await slot.live?.hand.park?.();
-          slot.live = undefined;
-        }).catch((error) =>
-          this.options.log.warn({ err: error, handId: slot.record.handId }, "a hand did not stop"),
-        ),
-      ),
-    );
+    this.stopper.abort(new HandRefusal("DRAINING", STOPPING));
+    await Promise.all([...this.slots.values()].map((slot) => this.stopOne(slot)));
     await this.file.settled();
   }
 
+  /** A driver that hangs does not keep the agent from stopping: its next life looks after what is left. */
+  private async stopOne(slot: Slot): Promise<void> {
+    const stopped = this.inTurn(slot, async () => {
+      await slot.live?.hand.park?.();
+      slot.live = undefined;
+    });
+    await within(
+      this.options.clock,
+      STOP_WITHIN_MS,
+      stopped,
+      () => new HandError("its driver does not answer"),
+    ).catch((error) =>
+      this.options.log.warn({ err: error, handId: slot.record.handId }, "a hand did not stop"),
+    );
+  }
+
   private newHand({ handId, driver, ownerNumber }: ProvisionCommand): Slot {
-    if (this.draining) throw new HandRefusal("DRAINING", "the hand agent is stopping");
+    if (this.draining) throw new HandRefusal("DRAINING", STOPPING);
     // A parked hand is files only and holds no place; whether one may be resumed is the server's to say, who counts alike.
     const places = [...this.slots.values()].filter(({ record, lost }) => !lost && record.state !== "parked");
     if (places.length >= this.options.capacity) {
@@ -264,6 +277,10 @@ export class Hands {
   private async make(slot: Slot, command: ProvisionCommand): Promise<void> {
     const { handId } = slot.record;
     let driver: Driver | undefined;
+    const limit = new AbortController();
+    const stop = () => limit.abort(this.stopper.signal.reason);
+    this.stopper.signal.addEventListener("abort", stop, { once: true });
+    let stopTimer = () => {};
     this.slots.set(handId, slot); // also when an earlier attempt, that this one had waited for, has failed
     try {
       driver = this.driverOf(slot.record.driver);
@@ -271,11 +288,10 @@ export class Hands {
       await this.save();
       failpoint("agent.hand_noted");
       const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
-      const limit = new AbortController();
-      const stop = this.options.clock.after(timeoutMs, () =>
+      stopTimer = this.options.clock.after(timeoutMs, () =>
         limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
       );
-      const hand = await driver.provision(spec, limit.signal).finally(stop);
+      const hand = await driver.provision(spec, limit.signal);
       await runSetup(hand, command.environment?.setup ?? [], limit.signal);
       failpoint("agent.hand_made");
       slot.record.state = "ready";
@@ -283,10 +299,13 @@ export class Hands {
       slot.live = { hand, tools: new HandTools(hand, this.options.clock), isNews: false };
       slot.detail = `ready, isolation: ${hand.isolation}`;
     } catch (error) {
-      await driver?.discard(handId).catch(() => {});
+      if (driver !== undefined) await this.discard(driver, handId).catch(() => {});
       this.slots.delete(handId);
       await this.save();
       throw this.refusalOf(error, "PROVISION_FAILED", `the driver ${slot.record.driver} failed`);
+    } finally {
+      stopTimer();
+      this.stopper.signal.removeEventListener("abort", stop);
     }
   }
 
@@ -370,7 +389,13 @@ export class Hands {
   }
 
   private async discard(driver: Driver, handId: string): Promise<void> {
-    const { left } = await driver.discard(handId);
+    const { left } = await within(
+      this.options.clock,
+      DISCARD_WITHIN_MS,
+      driver.discard(handId),
+      () =>
+        new HandRefusal("DEADLINE_EXCEEDED", `the driver did not remove it within ${DISCARD_WITHIN_MS} ms`),
+    );
     if (left.length === 0) return;
     const pids = left.map(({ pid }) => pid).join(", ");
     throw new HandRefusal("PROCESSES_LEFT", `the hand is removed, but processes did not end: ${pids}`);
@@ -394,6 +419,8 @@ export class Hands {
     return result;
   }
 }
+
+const STOPPING = "the hand agent is stopping";
 
 function newSlot(record: HandRecord): Slot {
   return { record, live: undefined, detail: "", lost: false, turn: Promise.resolve() };

@@ -117,7 +117,7 @@ export class AgentConnection implements AgentLink {
           reject(
             new TendonError(
               "DEADLINE_EXCEEDED",
-              `the hand agent did not answer "${command.case}" within ${timeoutMs} ms`,
+              `the hand agent did not answer "${command.case}" within ${Math.round(timeoutMs)} ms`,
             ),
           ),
         );

@@ -81,7 +81,7 @@ export class HandEndings {
       if (answer.reason !== "") {
         this.deps.logger.warn(
           { hand: hand.handId, reason: answer.reason, detail: answer.message },
-          "a hand agent could not destroy a hand; it is asked again when it reconnects",
+          "a hand agent could not destroy a hand; it is asked again",
         );
         return false;
       }

@@ -193,8 +193,8 @@ export class Provisioner implements Service {
         },
         leftMs,
       );
-      if (answer.reason === "LIMIT_EXCEEDED") {
-        // What has just given its place back is still being cleared away there.
+      if (answer.reason === "LIMIT_EXCEEDED" || answer.reason === "DRAINING") {
+        // What has just given its place back is still being cleared away there; or the agent is about to be started again.
         await this.changed(Math.min(this.deps.timing.lookAgainMs, leftMs));
         return undefined;
       }

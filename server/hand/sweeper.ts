@@ -58,6 +58,7 @@ export class Sweeper implements Service {
     this.timers.push(this.alone(timing.sweepEveryMs, () => this.sweep()));
     this.timers.push(this.alone(timing.pollResultsMs, () => this.poll()));
     this.timers.push(this.alone(timing.parkEveryMs, () => this.parkIdle()));
+    this.timers.push(this.alone(timing.reaperPeriodMs, () => this.destroyLeft()));
   }
 
   async stop(): Promise<void> {
@@ -84,6 +85,15 @@ export class Sweeper implements Service {
   async parkIdle(): Promise<void> {
     const handAgentIds = this.parts.connections.all().map(({ handAgentId }) => handAgentId);
     await this.attempt("idle hands could not be parked", () => this.parts.parking.parkIdle(handAgentIds));
+  }
+
+  /** What an agent could not destroy when it was told to: it is told again (H1). */
+  async destroyLeft(): Promise<void> {
+    const handAgentIds = this.parts.connections.all().map(({ handAgentId }) => handAgentId);
+    await this.attempt("hands that could not be destroyed could not be looked up", async () => {
+      const left = await this.deps.store.hands.undestroyed(handAgentIds, BATCH);
+      await Promise.all(left.map((hand) => this.parts.endings.destroy(hand)));
+    });
   }
 
   /** Results that another replica stored, for those who follow here. */

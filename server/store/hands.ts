@@ -112,6 +112,8 @@ export interface HandStore {
   destroyed(handId: string): Promise<void>;
   /** Living hands of the agent, and ended ones that it has not destroyed yet. */
   ofAgent(handAgentId: string): Promise<HandRecord[]>;
+  /** Ended hands that these agents have not destroyed yet, at most `limit`, none favoured. */
+  undestroyed(handAgentIds: readonly string[], limit: number): Promise<HandRecord[]>;
   /** Living hands of the session. */
   ofSession(sessionId: string): Promise<HandRecord[]>;
   /** Which of these ids are hands of ours. */

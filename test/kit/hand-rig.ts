@@ -11,6 +11,7 @@ import { validationInterceptor } from "../../kit/rpc/validation.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
 import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { hashJoinToken } from "../../server/hand/agent-service.ts";
 import { createHandArea, type HandArea } from "../../server/hand/area.ts";
 import type { HandTiming } from "../../server/hand/timing.ts";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
@@ -76,7 +77,7 @@ export class HandRig {
     });
     const grpcServer = createGrpcServer();
     mountGrpc(grpcServer, [...this.area.services!], {
-      interceptors: [principalInterceptor(), validationInterceptor()],
+      interceptors: [principalInterceptor(() => this.workspaceId), validationInterceptor()],
       log: logger,
     });
     this.listener = await listen({
@@ -142,6 +143,17 @@ export class HandRig {
     const agent = new ScriptedHandAgent({ handAgentId, url: this.url, token, ...options });
     this.agents.push(agent);
     return agent;
+  }
+
+  /** A join token for the real agent. */
+  async joinToken(): Promise<string> {
+    const token = `tj_${newId("request")}`;
+    await this.pool.query(
+      `insert into join_tokens (join_token_id, workspace_id, pool, secret_hash, uses_left, expires_at)
+       values ($1, $2, '', $3, 1, now() + interval '1 hour')`,
+      [`jointok_${token}`, this.workspaceId, hashJoinToken(token)],
+    );
+    return token;
   }
 
   async environment(spec: { isDefault?: boolean } & Record<string, unknown> = {}): Promise<string> {
@@ -252,12 +264,24 @@ function tokenOf(principal: Principal): string {
 }
 
 /** Who calls is what the token says: authentication has tests of its own. */
-function principalInterceptor(): RpcInterceptor {
+function principalInterceptor(workspaceId: () => string): RpcInterceptor {
   return {
     onCall(context) {
       const token = context.requestHeaders.get("authorization")?.replace("Bearer ", "");
-      const text = token === undefined ? '{"kind":"anonymous"}' : Buffer.from(token, "base64url").toString();
-      context.set(principalKey, JSON.parse(text) as Principal);
+      const text = token === undefined ? '{"kind":"anonymous"}' : textOfToken(token);
+      const { sub: handAgentId, ...principal } = JSON.parse(text) as Principal & { sub?: string };
+      // The real agent signs what it says; no other field of that is used here.
+      const said: Principal =
+        handAgentId === undefined
+          ? principal
+          : { kind: "hand_agent", handAgentId, workspaceId: workspaceId(), pool: "" };
+      context.set(principalKey, said);
     },
   };
+}
+
+/** The whole of a token of `tokenOf`, the claims of one that the real agent signed. */
+function textOfToken(token: string): string {
+  const [first, claims] = token.split(".");
+  return Buffer.from(claims ?? first!, "base64url").toString();
 }

@@ -145,13 +145,20 @@ function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "dest
   };
 }
 
-function lists(pool: Pool): Pick<HandStore, "ofAgent" | "ofSession" | "known" | "stale"> {
+function lists(pool: Pool): Pick<HandStore, "ofAgent" | "undestroyed" | "ofSession" | "known" | "stale"> {
   return {
     async ofAgent(handAgentId) {
       const { rows } = await pool.query<HandRow>(
         `select ${HAND_COLUMNS} from hands where hand_agent_id = $1 and (${LIVING_HANDS} or destroy_pending)
          order by created_at`,
         [handAgentId],
+      );
+      return rows.map(toHand);
+    },
+    async undestroyed(handAgentIds, limit) {
+      const { rows } = await pool.query<HandRow>(
+        `select ${HAND_COLUMNS} from hands where hand_agent_id = any($1) and destroy_pending order by random() limit $2`,
+        [handAgentIds, limit],
       );
       return rows.map(toHand);
     },
