@@ -2,7 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type HandReport, HandReportSchema } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { ProcessInfo } from "./drivers/driver.ts";
-import type { HandStatus } from "./hands.ts";
+import type { HandStatus } from "./hand-slot.ts";
 
 const MAX_LEFT_PROCESSES = 100;
 const MAX_COMMAND_CHARS = 1_000;

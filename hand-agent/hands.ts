@@ -11,29 +11,13 @@ import { messageOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import { HandState } from "../proto/gen/tendon/v1/hand_pb.js";
-import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { type Driver, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { type HandSlot, type HandStatus, type LiveHand, newSlot, raiseOwner, statusOf } from "./hand-slot.ts";
 import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { runSetup } from "./setup-commands.ts";
 import { HandTools } from "./tools/hand-tools.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
-
-/** A hand as the server is told of it. */
-export interface HandStatus {
-  readonly handId: string;
-  readonly state: HandState;
-  readonly detail: string;
-  readonly driver: string;
-  readonly ownerNumber: bigint;
-}
-
-export interface LiveHand {
-  readonly hand: Hand;
-  readonly tools: HandTools;
-  /** True until the first call has been told that the processes of before are gone (H5). */
-  isNews: boolean;
-}
 
 /** The command or call cannot be done on this hand; `reason` is for programs, the message for people. */
 export class HandRefusal extends Error {
@@ -57,14 +41,7 @@ export interface HandsOptions {
   reaperPeriodMs?: number;
 }
 
-interface Slot {
-  record: HandRecord;
-  live: LiveHand | undefined;
-  detail: string;
-  lost: boolean;
-  turn: Promise<unknown>;
-}
-
+const STOPPING = "the hand agent is stopping";
 const RECOVER_AT_ONCE = 8;
 /** For a recovery before a call gives up waiting for it. */
 const RECOVER_WITHIN_MS = 30_000;
@@ -77,7 +54,7 @@ const STOP_WITHIN_MS = 5_000;
 export class Hands {
   private readonly options: HandsOptions;
   private readonly file: HandsFile;
-  private readonly slots = new Map<string, Slot>();
+  private readonly slots = new Map<string, HandSlot>();
   private readonly marks: UnownedHandMarks;
   private draining = false;
   private readonly stopper = new AbortController();
@@ -237,7 +214,7 @@ export class Hands {
   }
 
   /** A driver that hangs does not keep the agent from stopping: its next life looks after what is left. */
-  private async stopOne(slot: Slot): Promise<void> {
+  private async stopOne(slot: HandSlot): Promise<void> {
     const stopped = this.inTurn(slot, async () => {
       await slot.live?.hand.park?.();
       slot.live = undefined;
@@ -252,7 +229,7 @@ export class Hands {
     );
   }
 
-  private newHand({ handId, driver, ownerNumber }: ProvisionCommand): Slot {
+  private newHand({ handId, driver, ownerNumber }: ProvisionCommand): HandSlot {
     if (this.draining) throw new HandRefusal("DRAINING", STOPPING);
     // A parked hand is files only and holds no place; whether one may be resumed is the server's to say, who counts alike.
     const places = [...this.slots.values()].filter(({ record, lost }) => !lost && record.state !== "parked");
@@ -274,7 +251,7 @@ export class Hands {
     return slot;
   }
 
-  private async make(slot: Slot, command: ProvisionCommand): Promise<void> {
+  private async make(slot: HandSlot, command: ProvisionCommand): Promise<void> {
     const { handId } = slot.record;
     let driver: Driver | undefined;
     const limit = new AbortController();
@@ -310,7 +287,7 @@ export class Hands {
   }
 
   /** Brings a hand back whose processes have ended. H-3. */
-  private async wakeUp(slot: Slot): Promise<LiveHand> {
+  private async wakeUp(slot: HandSlot): Promise<LiveHand> {
     if (slot.live !== undefined) return slot.live;
     const { record } = slot;
     try {
@@ -341,7 +318,7 @@ export class Hands {
     }
   }
 
-  private async recoverAtStart(slot: Slot): Promise<void> {
+  private async recoverAtStart(slot: HandSlot): Promise<void> {
     const { handId, driver, state } = slot.record;
     const { log } = this.options;
     try {
@@ -373,7 +350,7 @@ export class Hands {
     }
   }
 
-  private slotOf(handId: string): Slot {
+  private slotOf(handId: string): HandSlot {
     const slot = this.slots.get(handId);
     if (slot === undefined)
       throw new HandRefusal("HAND_LOST", "The hand agent has no such hand; the call was not started.");
@@ -413,33 +390,9 @@ export class Hands {
   }
 
   /** H-1. */
-  private inTurn<T>(slot: Slot, run: () => Promise<T>): Promise<T> {
+  private inTurn<T>(slot: HandSlot, run: () => Promise<T>): Promise<T> {
     const result = slot.turn.then(run);
     slot.turn = result.catch(() => {});
     return result;
   }
-}
-
-const STOPPING = "the hand agent is stopping";
-
-function newSlot(record: HandRecord): Slot {
-  return { record, live: undefined, detail: "", lost: false, turn: Promise.resolve() };
-}
-
-/** H-4: whether the number has grown. */
-function raiseOwner(record: HandRecord, ownerNumber: bigint): boolean {
-  if (ownerNumber <= BigInt(record.ownerNumber)) return false;
-  record.ownerNumber = ownerNumber.toString();
-  return true;
-}
-
-function statusOf({ record, lost, detail }: Slot): HandStatus {
-  const states = {
-    provisioning: HandState.PROVISIONING,
-    ready: HandState.READY,
-    parked: HandState.PARKED,
-  };
-  const state = lost ? HandState.LOST : states[record.state];
-  const { handId, driver } = record;
-  return { handId, state, detail: detail.slice(0, 1000), driver, ownerNumber: BigInt(record.ownerNumber) };
 }

@@ -7,7 +7,7 @@ import {
 import type { DriverDescription } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecutionStatus } from "../executions.ts";
 import { handReport } from "../hand-report.ts";
-import type { HandStatus } from "../hands.ts";
+import type { HandStatus } from "../hand-slot.ts";
 
 /** The version of the protocol that this build speaks. */
 export const PROTOCOL_VERSION = 1;
