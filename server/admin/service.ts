@@ -73,18 +73,22 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
 
   async createWorkspace(request: CreateWorkspaceRequest, context: RpcContext) {
     requireInstallationWide(principalOf(context), "make workspaces");
-    const { name, limits, requestId } = request;
+    const { name, limits, tamperEvident, requestId } = request;
     const content = contentHash(
       CreateWorkspaceRequestSchema,
-      create(CreateWorkspaceRequestSchema, limits === undefined ? { name } : { name, limits }),
+      create(CreateWorkspaceRequestSchema, { name, tamperEvident, ...(limits && { limits }) }),
     );
     const id = newId("workspace");
     const workspace = await this.store.workspaces.create({
       id,
       name,
       limits,
+      tamperEvident,
       request: { requestId, contentHash: content },
-      audit: this.audit(context, "workspace.create", id, id, { name }),
+      audit: this.audit(context, "workspace.create", id, id, {
+        name,
+        ...(tamperEvident && { tamper_evident: true }),
+      }),
     });
     return { workspace };
   }
@@ -107,12 +111,16 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
   }
 
   async updateWorkspace(request: UpdateWorkspaceRequest, context: RpcContext) {
-    const { workspaceId, name, limits } = request;
+    const { workspaceId, name, limits, tamperEvident } = request;
     this.requireVisible(context, workspaceId);
     if (limits !== undefined) requireInstallationWide(principalOf(context), "change limits");
-    const changed = { ...(name === undefined ? {} : { name }), limits: limits !== undefined };
+    const changed = {
+      ...(name === undefined ? {} : { name }),
+      limits: limits !== undefined,
+      ...(tamperEvident === undefined ? {} : { tamper_evident: tamperEvident }),
+    };
     const audit = this.audit(context, "workspace.update", workspaceId, workspaceId, changed);
-    const workspace = await this.store.workspaces.update({ workspaceId, name, limits, audit });
+    const workspace = await this.store.workspaces.update({ workspaceId, name, limits, tamperEvident, audit });
     return { workspace: found(workspace, "workspace", workspaceId) };
   }
 

@@ -18,6 +18,8 @@ export interface Advance {
   readonly byLease?: { readonly leaseId: string; readonly firstPosition: bigint };
   /** What was appended, with `internal`: every event from the first of them to `head`. Set when it is at hand here. */
   readonly events?: () => readonly Event[];
+  /** A tamper-evident session came to rest with this append of this replica: there is a checkpoint to sign. */
+  readonly checkpointDue?: boolean;
 }
 
 /** An event as it was committed. */

@@ -55,6 +55,7 @@ export function toSessionMessage(record: SessionRecord): Session {
     forkedFromSessionId: record.forkedFromSessionId,
     forkedFromPosition: BigInt(record.forkedFromPosition),
     hasWork: record.hasWork,
+    tamperEvident: record.chain !== undefined,
   };
   if (record.budget !== "{}") {
     init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });

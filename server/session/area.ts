@@ -11,6 +11,7 @@ import { toSessionMessage } from "../ports/session-message.ts";
 import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
 import type { RetentionStore } from "../store/retention.ts";
+import { CheckpointSigner } from "./checkpoint-signer.ts";
 import { Hub } from "./hub.ts";
 import { createSessionLog } from "./log.ts";
 import { Retention } from "./retention.ts";
@@ -32,6 +33,7 @@ export interface SessionArea extends Area {
   readonly sessionLog: SessionLog;
   readonly sessionDirectory: SessionDirectory;
   readonly retention: Retention;
+  readonly signer: CheckpointSigner;
   readonly forPeers: SessionsForPeers;
 }
 
@@ -40,12 +42,23 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const { events, sessions } = deps;
   const hub = new Hub(deps);
   const handler = new SessionServiceHandler({ ...deps, hub });
+  const onSigned = (sessionId: string, position: number) => hub.checkpointed(sessionId, position);
+  const signer = new CheckpointSigner({ ...deps, onSigned });
+  hub.onAdvance(({ sessionId, checkpointDue }) => {
+    if (checkpointDue) signer.due(sessionId);
+  });
   const retention = new Retention({ ...deps, erase: (sessionId) => handler.erase(sessionId) });
   return {
     name: "session",
     services: [bindService(SessionService, handler)],
     retention,
-    parts: [hub, retention, { name: "append queue", start: async () => {}, stop: () => events.close() }],
+    signer,
+    parts: [
+      hub,
+      retention,
+      signer,
+      { name: "append queue", start: async () => {}, stop: () => events.close() },
+    ],
     sessionLog: createSessionLog({ events, sessions, hub }),
     sessionDirectory: {
       async get(sessionId) {

@@ -1,7 +1,10 @@
-/** An event of the log as the contract shows it. */
+/** An event of the log, and what is signed there, as the contract shows them. */
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import type { Checkpoint } from "../../kit/chain/checkpoint.ts";
 import {
+  type Checkpoint as CheckpointMessage,
+  CheckpointSchema,
   type Event,
   EventSchema,
   type OmittedText,
@@ -26,6 +29,18 @@ export function toEventMessage(record: EventRecord, withInternal: boolean): Even
     if (record.internalOmitted) event.internalOmitted = toOmitted(record.internalOmitted);
   }
   return event;
+}
+
+export function toCheckpointMessage(checkpoint: Checkpoint): CheckpointMessage {
+  const { sessionId, position, hash, signedAt, publicKey, signature } = checkpoint;
+  return create(CheckpointSchema, {
+    sessionId,
+    position: BigInt(position),
+    hash,
+    signedAt: timestampFromDate(signedAt),
+    publicKey: Buffer.from(publicKey, "base64url"),
+    signature,
+  });
 }
 
 function toOmitted({ sizeBytes, sha256 }: OmittedRecord): OmittedText {

@@ -1,7 +1,10 @@
 /** Writes a log as lines, a slice at a time. */
 import { createHash } from "node:crypto";
+import type { Checkpoint } from "../../kit/chain/checkpoint.ts";
 import { notFound } from "../../kit/errors.ts";
-import type { EventStore } from "../store/events.ts";
+import type { SigningKey } from "../../kit/sign/key-file.ts";
+import type { CheckpointStore } from "../store/checkpoints.ts";
+import type { EventRecord, EventStore } from "../store/events.ts";
 import type { SessionRecord } from "../store/sessions.ts";
 import { endLine, eventLine, headerLine } from "./log-lines.ts";
 import { MAX_EVENT_BYTES } from "./rules.ts";
@@ -10,9 +13,15 @@ const SLICE_EVENTS = 1000;
 const SLICE_BYTES = 4 * 1024 * 1024;
 const CHUNK_BYTES = 512 * 1024;
 
+export interface ExportDeps {
+  readonly events: Pick<EventStore, "read">;
+  readonly checkpoints: Pick<CheckpointStore, "list">;
+  readonly signingKey: Pick<SigningKey, "publicKey">;
+}
+
 /** Up to the head that the session had. NOT_FOUND when the session is deleted meanwhile. */
 export async function* exportLog(
-  events: Pick<EventStore, "read">,
+  deps: ExportDeps,
   session: SessionRecord,
   options: { withInternal: boolean; at: Date },
 ): AsyncGenerator<{ chunk: Uint8Array }> {
@@ -34,24 +43,40 @@ export async function* exportLog(
     for (let at = 0; at < bytes.length; at += CHUNK_BYTES)
       yield { chunk: bytes.subarray(at, at + CHUNK_BYTES) };
   }
-  yield* put(headerLine(session, options.withInternal, options.at));
+  yield* put(headerLine(session, { ...options, ownKey: deps.signingKey.publicKey.x }));
   for (let position = 0; position < session.head; ) {
-    const slice = await events.read({
-      sessionId: session.sessionId,
-      afterPosition: position,
-      beforePosition: session.head + 1,
-      limit: SLICE_EVENTS,
-      maxBytes: SLICE_BYTES,
-      inlineLimitBytes: MAX_EVENT_BYTES,
-      withInternal: options.withInternal,
-    });
-    for (const event of slice.events) {
+    const { events, checkpoints } = await sliceOf(deps, session, position, options.withInternal);
+    for (const event of events) {
       if (event.position !== position + 1) throw notFound("session", session.sessionId);
       position = event.position;
-      yield* put(eventLine(event));
+      yield* put(eventLine(event, checkpoints.get(position)));
     }
-    if (slice.events.length === 0) throw notFound("session", session.sessionId);
+    if (events.length === 0) throw notFound("session", session.sessionId);
   }
   yield* put(endLine(session.head, hash.copy().digest("hex")));
   yield* flush();
+}
+
+/** The next events, and what was signed at them. */
+async function sliceOf(
+  { events, checkpoints }: ExportDeps,
+  { sessionId, head, chain }: SessionRecord,
+  afterPosition: number,
+  withInternal: boolean,
+): Promise<{ events: EventRecord[]; checkpoints: Map<number, Checkpoint> }> {
+  const slice = await events.read({
+    sessionId,
+    afterPosition,
+    beforePosition: head + 1,
+    limit: SLICE_EVENTS,
+    maxBytes: SLICE_BYTES,
+    inlineLimitBytes: MAX_EVENT_BYTES,
+    withInternal,
+    withHashes: chain !== undefined,
+  });
+  const last = slice.events.at(-1)?.position ?? afterPosition;
+  if (chain === undefined) return { events: slice.events, checkpoints: new Map() };
+  const bounds = { sessionId, fromPosition: afterPosition + 1, toPosition: last, limit: SLICE_EVENTS };
+  const signed = await checkpoints.list(bounds);
+  return { events: slice.events, checkpoints: new Map(signed.map((one) => [one.position, one])) };
 }

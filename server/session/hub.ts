@@ -130,6 +130,11 @@ export class Hub implements Service {
     this.tell(added.length === 0 ? advance : { ...advance, events });
   }
 
+  /** A checkpoint of the session was signed here. */
+  checkpointed(sessionId: string, position: number): void {
+    for (const watcher of this.watched.get(sessionId)?.watchers ?? []) watcher.checkpointed(position);
+  }
+
   /** This replica has archived or deleted the session. */
   ended(sessionId: string, how: "archived" | "deleted"): void {
     if (how === "deleted") {
@@ -210,11 +215,12 @@ export class Hub implements Service {
     const sessionIds = [...this.watched.keys()];
     const heads = await this.deps.events.heads({ sessionIds, replicaId: this.deps.replicaId });
     const missing = new Set(sessionIds);
-    for (const { sessionId, head, hasWork, archived, waiting } of heads) {
+    for (const { sessionId, head, hasWork, archived, waiting, checkpointPosition } of heads) {
       missing.delete(sessionId);
       const told = this.told.get(sessionId);
       // What waits is told again and again: whoever could not take it then may be able to now.
       if (waiting || told === undefined || head > told) this.tell({ sessionId, head, hasWork });
+      if (checkpointPosition > 0) this.checkpointed(sessionId, checkpointPosition);
       if (archived) this.endWatchers(sessionId, "archived");
     }
     for (const sessionId of missing) this.endWatchers(sessionId, "deleted");

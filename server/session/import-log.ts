@@ -18,6 +18,7 @@ import type { CopiedEvent, LogCopyStore } from "../store/log-copies.ts";
 import { LogFold } from "../store/log-fold.ts";
 import type { ChangedSession } from "../store/sessions.ts";
 import type { ByteBudget } from "./byte-budget.ts";
+import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
 import { type Line, LineReader } from "./line-reader.ts";
 import { type LogEvent, type LogHeader, parseHeader, parseLogLine } from "./log-lines.ts";
@@ -51,9 +52,8 @@ export async function importLog(deps: ImportDeps, call: ImportCall): Promise<Cha
   const reader = new LineReader(call.budget, MAX_LINE_BYTES);
   // What was imported already is read for its digest alone.
   const isRepeat = await deps.logCopies.wasImported(workspaceId, start.requestId);
-  const copy = new IncomingLog(call.principal, isRepeat ? undefined : deps.logCopies);
+  const copy = new IncomingLog(call.principal, workspaceId, isRepeat ? undefined : deps.logCopies);
   try {
-    await copy.begin();
     for await (const line of reader.read(chunksOf(requests))) await copy.take(line);
     const { header, head, fold } = await copy.complete();
     const requestHash = createHash("sha256")
@@ -93,21 +93,21 @@ async function* chunksOf(requests: AsyncIterator<ImportSessionRequest>): AsyncGe
 class IncomingLog {
   readonly sessionId = newId("session");
   private readonly principal: Principal;
+  private readonly workspaceId: string;
   private readonly store: LogCopyStore | undefined;
   private readonly fold = new LogFold();
   private header: LogHeader | undefined;
+  private isHashed = false;
+  private check: ChainCheck | undefined;
   private head = 0;
   private ended = false;
   private batch: CopiedEvent[] = [];
   private batchBytes = 0;
 
-  constructor(principal: Principal, store: LogCopyStore | undefined) {
+  constructor(principal: Principal, workspaceId: string, store: LogCopyStore | undefined) {
     this.principal = principal;
+    this.workspaceId = workspaceId;
     this.store = store;
-  }
-
-  async begin(): Promise<void> {
-    await this.store?.begin(this.sessionId);
   }
 
   async take(line: Line): Promise<void> {
@@ -115,7 +115,7 @@ class IncomingLog {
     try {
       if (this.ended) throw invalidField(path, "nothing may follow the last line of a log");
       if (this.header === undefined) {
-        this.header = parseHeader(line.text, path);
+        await this.begin(parseHeader(line.text, path));
         return;
       }
       const parsed = parseLogLine(line.text, path);
@@ -135,6 +135,15 @@ class IncomingLog {
     return { header: this.header, head: this.head, fold: this.fold };
   }
 
+  private async begin(header: LogHeader): Promise<void> {
+    this.header = header;
+    const { sessionId, head, chain } = header;
+    if (chain) this.check = new ChainCheck(sessionId, chain);
+    const origin = { kind: "import", sessionId, position: head, hash: chain?.hash ?? "" } as const;
+    const { store, workspaceId } = this;
+    if (store) this.isHashed = await store.begin({ sessionId: this.sessionId, workspaceId, origin });
+  }
+
   private add(event: LogEvent, path: string): void {
     if (event.position !== this.head + 1) {
       throw invalidField(`${path}.position`, `must be ${this.head + 1}, is ${event.position}`);
@@ -147,6 +156,7 @@ class IncomingLog {
     } catch (error) {
       throw renamed(error, `${path}[0]`, path);
     }
+    this.check?.add(event, path);
     this.head = event.position;
     const { answers } = this.fold.add(event);
     this.batch.push({ ...event, payload: checked.payload, internal: checked.internal, answers });
@@ -161,6 +171,14 @@ class IncomingLog {
       throw invalidField(
         `${path}.end.sha256`,
         "is not the digest of the lines before: the log was changed or damaged",
+      );
+    }
+    this.check?.end();
+    // What a chain begins with is kept for ever, so it has to be true.
+    if ((this.isHashed || this.check) && this.header!.head !== this.head) {
+      throw withLine(
+        invalidField("line 1.session.head", `says ${this.header!.head}, but there are ${this.head} events`),
+        1,
       );
     }
     this.ended = true;
@@ -245,7 +263,7 @@ function agentOf(header: LogHeader, workspaceId: string): Agent {
 
 function withLine(error: unknown, line: number): unknown {
   if (!isTendonError(error)) return error;
-  return new TendonError(error.reason, error.message, { ...error.metadata, line: String(line) });
+  return new TendonError(error.reason, error.message, { line: String(line), ...error.metadata });
 }
 
 /** The same error with another path. */

@@ -2,15 +2,22 @@
  * The lines of an exported log (pure): one that describes the session, one for each event, one that says how many events
  * there were and what digest all bytes before it have. Texts of events are JSON strings, so they come back byte for byte.
  */
+import type { Checkpoint } from "../../kit/chain/checkpoint.ts";
+import { type ChainOrigin, NEW_CHAIN } from "../../kit/chain/event-hash.ts";
 import { invalidField } from "../../kit/errors.ts";
 import { isId } from "../../kit/ids.ts";
 import type { EventRecord } from "../store/events.ts";
-import type { SessionRecord } from "../store/sessions.ts";
+import type { SessionChain, SessionRecord } from "../store/sessions.ts";
 
 /** Grows when lines change in a way that older readers would get wrong. */
 export const LOG_VERSION = 1;
 
 export interface LogHeader {
+  readonly sessionId: string;
+  /** Position of the newest event. */
+  readonly head: number;
+  /** Undefined for a log without hashes. */
+  readonly chain: SessionChain | undefined;
   /** JSON value of an Agent. */
   readonly agent: unknown;
   readonly environmentId: string;
@@ -28,17 +35,26 @@ export interface LogEvent {
   readonly createdAt: Date;
   readonly payload: string;
   readonly internal: string | undefined;
+  /** Undefined in a log without hashes. */
+  readonly hash: string | undefined;
+  /** Of an internal that was not exported. */
+  readonly internalSha256: string | undefined;
 }
 
 export type LogLine =
   | { readonly kind: "event"; readonly event: LogEvent }
   | { readonly kind: "end"; readonly events: number; readonly sha256: string };
 
-export function headerLine(session: SessionRecord, withInternal: boolean, at: Date): string {
+/** `ownKey`: what this server signs with, as it has it itself, not as the database says. */
+export function headerLine(
+  session: SessionRecord,
+  { withInternal, at, ownKey }: { withInternal: boolean; at: Date; ownKey: string },
+): string {
   return JSON.stringify({
     tendon_log: LOG_VERSION,
     exported_at: at,
     with_internal: withInternal,
+    ...(session.chain && { server_key: ownKey }),
     session: {
       id: session.sessionId,
       agent: JSON.parse(session.agent),
@@ -53,11 +69,18 @@ export function headerLine(session: SessionRecord, withInternal: boolean, at: Da
         forked_from_session_id: session.forkedFromSessionId,
         forked_from_position: session.forkedFromPosition,
       }),
+      ...(session.chain && { chain: chainJson(session.chain) }),
     },
   });
 }
 
-export function eventLine(event: EventRecord): string {
+function chainJson({ origin, hash }: SessionChain): object {
+  const { kind, sessionId, position } = origin;
+  const source = { session_id: sessionId, position, hash: origin.hash };
+  return { origin: kind === "new" ? { kind } : { kind, ...source }, hash };
+}
+
+export function eventLine(event: EventRecord, checkpoint?: Checkpoint): string {
   if (event.payload === undefined || event.internalOmitted) throw new Error("an event without its texts");
   return JSON.stringify({
     position: event.position,
@@ -67,7 +90,15 @@ export function eventLine(event: EventRecord): string {
     created_at: event.createdAt,
     payload: event.payload,
     ...(event.internal !== undefined && { internal: event.internal }),
+    ...(event.internalSha256 !== undefined && { internal_sha256: event.internalSha256 }),
+    ...(event.hash !== undefined && { hash: event.hash }),
+    ...(checkpoint && { checkpoint: checkpointJson(checkpoint) }),
   });
+}
+
+function checkpointJson({ hash, signedAt, publicKey, signature }: Checkpoint): object {
+  const text = Buffer.from(signature).toString("base64url");
+  return { hash, signed_at: signedAt, public_key: publicKey, signature: text };
 }
 
 export function endLine(events: number, sha256: string): string {
@@ -83,6 +114,9 @@ export function parseHeader(text: string, path: string): LogHeader {
   }
   const session = objectOf(line.session, `${path}.session`);
   return {
+    sessionId: textOf(session.id, `${path}.session.id`),
+    head: numberOf(session.head, `${path}.session.head`),
+    chain: session.chain === undefined ? undefined : chainOf(session.chain, `${path}.session.chain`),
     agent: objectOf(session.agent, `${path}.session.agent`),
     environmentId: textOf(session.environment_id, `${path}.session.environment_id`),
     slotEnvironmentIds: textsOf(session.slot_environment_ids, `${path}.session.slot_environment_ids`),
@@ -118,8 +152,40 @@ export function parseLogLine(text: string, path: string): LogLine {
       createdAt: timeOf(line.created_at, `${path}.created_at`),
       payload: textOf(line.payload, `${path}.payload`),
       internal: line.internal === undefined ? undefined : textOf(line.internal, `${path}.internal`),
+      hash: line.hash === undefined ? undefined : hashOf(line.hash, `${path}.hash`),
+      internalSha256:
+        line.internal_sha256 === undefined
+          ? undefined
+          : hashOf(line.internal_sha256, `${path}.internal_sha256`),
     },
   };
+}
+
+function chainOf(value: unknown, path: string): SessionChain {
+  const { origin, hash } = objectOf(value, path);
+  return {
+    origin: originOf(objectOf(origin, `${path}.origin`), `${path}.origin`),
+    hash: hashOf(hash, `${path}.hash`),
+  };
+}
+
+function originOf(origin: Fields, path: string): ChainOrigin {
+  const { kind } = origin;
+  if (kind === "new") return NEW_CHAIN;
+  if (kind !== "fork" && kind !== "import")
+    throw invalidField(`${path}.kind`, "is none that this server knows");
+  return {
+    kind,
+    sessionId: textOf(origin.session_id, `${path}.session_id`),
+    position: numberOf(origin.position, `${path}.position`),
+    hash: textOf(origin.hash, `${path}.hash`),
+  };
+}
+
+function hashOf(value: unknown, path: string): string {
+  const text = textOf(value, path);
+  if (/^[0-9a-f]{64}$/.test(text)) return text;
+  throw invalidField(path, "must be a SHA-256 in lower-case hex");
 }
 
 /** As in the contract's EventInput. */

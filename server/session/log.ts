@@ -79,14 +79,14 @@ function toRecord(event: CommittedEvent): EventRecord {
 export function announceAppended(
   hub: Hub,
   sessionId: string,
-  { added, head, hasWork }: Appended,
+  { added, head, hasWork, checkpointDue = false }: Appended,
   leaseId?: string,
 ): void {
   const first = added[0];
   if (!first) return;
   const byLease =
     leaseId === undefined ? {} : { byLease: { leaseId, firstPosition: BigInt(first.position) } };
-  hub.announce({ sessionId, head: BigInt(head), hasWork, ...byLease }, added);
+  hub.announce({ sessionId, head: BigInt(head), hasWork, checkpointDue, ...byLease }, added);
 }
 
 /** Events may have been appended after the session was looked at. */

@@ -7,6 +7,7 @@ import { isId, newId } from "../../kit/ids.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import type { SigningKey } from "../../kit/sign/key-file.ts";
 import type {
   ArchiveSessionRequest,
   CreateSessionRequest,
@@ -30,6 +31,7 @@ import type { HandControl } from "../ports/hand-control.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { EventStore } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
 import type { Cursor } from "../store/page.ts";
@@ -53,6 +55,9 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly events: EventStore;
   readonly sessions: SessionStore;
   readonly logCopies: LogCopyStore;
+  readonly checkpoints: CheckpointStore;
+  /** What this replica signs checkpoints with. */
+  readonly signingKey: SigningKey;
   readonly hub: Hub;
   readonly dispatch: HarnessDispatch;
   readonly hands: Pick<HandControl, "releaseSession">;
@@ -207,6 +212,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       const standing = await this.deps.sessions.standing(sessionId);
       const start = startOf(sessionId, afterPosition, standing?.head);
       watcher.advance(standing!.head);
+      watcher.checkpointed(standing!.checkpointPosition);
       if (standing!.archived) watcher.end("archived");
       const inlineLimitBytes = request.inlineLimitBytes || MAX_INLINE_BYTES;
       const { signal } = context;
@@ -248,7 +254,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const session = await this.find(sessionId, context);
     if (withInternal) checkIsAdmin(principalOf(context), "with_internal");
     const at = new Date(this.deps.clock.nowMs());
-    yield* exportLog(this.deps.events, session, { withInternal, at });
+    yield* exportLog(this.deps, session, { withInternal, at });
   }
 
   async importSession(requests: AsyncIterable<ImportSessionRequest>, context: RpcContext) {

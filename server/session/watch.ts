@@ -8,9 +8,10 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../../kit/clock.ts";
 import { notFound, TendonError } from "../../kit/errors.ts";
 import type { WatchEventsResponseSchema } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { EventRecord, EventStore } from "../store/events.ts";
 import type { SessionStore } from "../store/sessions.ts";
-import { toEventMessage } from "./event-message.ts";
+import { toCheckpointMessage, toEventMessage } from "./event-message.ts";
 import type { Hub } from "./hub.ts";
 import type { Watcher } from "./watcher.ts";
 
@@ -18,9 +19,11 @@ export const PROGRESS_EVERY_MS = 10_000;
 
 const PAGE_EVENTS = 256;
 const PAGE_BYTES = 1024 * 1024;
+const PAGE_CHECKPOINTS = 256;
 
 export interface WatchDeps {
   readonly events: Pick<EventStore, "read">;
+  readonly checkpoints: Pick<CheckpointStore, "list">;
   readonly sessions: Pick<SessionStore, "standing">;
   readonly hub: Hub;
   readonly clock: Clock;
@@ -41,6 +44,8 @@ export async function* watchLog(deps: WatchDeps, request: WatchRequest): AsyncGe
   const { clock } = deps;
   const { watcher, signal } = request;
   let cursor = request.afterPosition;
+  // That of the cursor itself may have been signed after its event was delivered.
+  let checkpointed = Math.max(cursor - 1, 0);
   let saidAtMs: number | undefined;
   while (!signal.aborted) {
     if (watcher.draining)
@@ -55,11 +60,20 @@ export async function* watchLog(deps: WatchDeps, request: WatchRequest): AsyncGe
       cursor = page.cursor;
       continue;
     }
+    if (watcher.checkpointPosition > checkpointed) {
+      const page = await nextCheckpoints(deps, request, checkpointed);
+      for (const checkpoint of page.checkpoints) {
+        yield { kind: { case: "checkpoint", value: toCheckpointMessage(checkpoint) } };
+      }
+      checkpointed = page.position;
+      continue;
+    }
     if (watcher.ended === "archived") {
       const standing = await deps.sessions.standing(watcher.sessionId);
       if (standing === undefined) return;
       watcher.advance(standing.head);
-      if (watcher.head > cursor) continue;
+      watcher.checkpointed(standing.checkpointPosition);
+      if (watcher.head > cursor || watcher.checkpointPosition > checkpointed) continue;
     }
     const sinceMs = saidAtMs === undefined ? PROGRESS_EVERY_MS : clock.monotonicMs() - saidAtMs;
     if (sinceMs >= PROGRESS_EVERY_MS || watcher.ended) {
@@ -95,6 +109,19 @@ async function nextPage(
   });
   const last = slice.events.at(-1)?.position ?? cursor;
   return { events: slice.events, cursor: slice.hasMore ? last : Math.max(target, last) };
+}
+
+/** The next checkpoints after a position, and up to where there are no others. Their events are delivered already. */
+async function nextCheckpoints({ checkpoints }: WatchDeps, { watcher }: WatchRequest, position: number) {
+  const target = watcher.checkpointPosition;
+  const page = await checkpoints.list({
+    sessionId: watcher.sessionId,
+    fromPosition: position + 1,
+    toPosition: target,
+    limit: PAGE_CHECKPOINTS,
+  });
+  const isCut = page.length === PAGE_CHECKPOINTS;
+  return { checkpoints: page, position: isCut ? page.at(-1)!.position : target };
 }
 
 function sizeOf(event: EventRecord): number {

@@ -11,6 +11,8 @@ export class Watcher {
   readonly wantsPreviews: boolean;
   /** The newest position that the hub knows of; 0 before it knows any. */
   head = 0;
+  /** Of the newest signed checkpoint that the hub knows of; 0 for none. */
+  checkpointPosition = 0;
   /** The session takes no more events, or is not there any more. */
   ended: "archived" | "deleted" | undefined;
   draining = false;
@@ -27,6 +29,12 @@ export class Watcher {
   advance(head: number): void {
     if (head <= this.head) return;
     this.head = head;
+    this.notify();
+  }
+
+  checkpointed(position: number): void {
+    if (position <= this.checkpointPosition) return;
+    this.checkpointPosition = position;
     this.notify();
   }
 

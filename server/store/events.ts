@@ -44,6 +44,8 @@ export interface Appended {
   readonly hasWork: boolean;
   /** Those that this append added, in order. */
   readonly added: EventRecord[];
+  /** A tamper-evident session came to rest: there is a checkpoint to sign. */
+  readonly checkpointDue?: boolean;
 }
 
 export interface EventRecord {
@@ -60,6 +62,10 @@ export interface EventRecord {
   readonly internalOmitted: OmittedRecord | undefined;
   /** When a brain took it in. */
   readonly processedAt: Date | undefined;
+  /** Lower-case hex; undefined in a session that is not tamper-evident, or when it was not asked for. */
+  readonly hash?: string | undefined;
+  /** Of an `internal` that is not shown; only beside `hash`. */
+  readonly internalSha256?: string | undefined;
 }
 
 export interface OmittedRecord {
@@ -81,6 +87,8 @@ export interface ReadRequest {
   readonly maxBytes: number;
   readonly inlineLimitBytes: number;
   readonly withInternal: boolean;
+  /** Also hashes, and the digests of texts that are not shown. */
+  readonly withHashes?: boolean;
 }
 
 export interface EventSlice {
@@ -134,6 +142,8 @@ export interface SessionHead extends LogAdvance {
   readonly archived: boolean;
   /** It has work, no lease, and nothing that says to wait. */
   readonly waiting: boolean;
+  /** Position of the newest signed checkpoint; 0 for none. */
+  readonly checkpointPosition: number;
 }
 
 export interface HeadHint {

@@ -1,4 +1,5 @@
 /** Logs that begin as a copy: forks of a session, and imports. */
+import type { ChainOrigin } from "../../kit/chain/event-hash.ts";
 import type { LogFold } from "./log-fold.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 import type { ChangedSession, NewSession } from "./sessions.ts";
@@ -50,8 +51,8 @@ export interface LogCopyStore {
   fork(request: ForkRequest): Promise<ChangedSession>;
   /** Whether an import with this request id was made; then `finish` alone is enough. */
   wasImported(workspaceId: string, requestId: string): Promise<boolean>;
-  /** Begins the log of an import. */
-  begin(sessionId: string): Promise<void>;
+  /** Begins the log of an import. Returns whether it is tamper-evident, as the workspace says now; then its chain begins with `origin`. */
+  begin(log: { sessionId: string; workspaceId: string; origin: ChainOrigin }): Promise<boolean>;
   /**
    * Adds events, which follow on those that are there. Returns the position of the first whose id, or whose answered call,
    * an earlier event has; then none of them were added. UNAVAILABLE when the copy was left alone for so long that it is

@@ -7,6 +7,8 @@ export interface LogAdvance {
   readonly hasWork: boolean;
   /** What was appended, up to `head`, when it is at hand. */
   readonly added?: readonly AppendedEvent[];
+  /** See Appended. */
+  readonly checkpointDue?: boolean;
 }
 
 export interface AppendedEvent {

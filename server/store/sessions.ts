@@ -1,5 +1,6 @@
 /** Sessions: what they are, and what is folded from their logs. All times are the database's. */
 
+import type { ChainOrigin } from "../../kit/chain/event-hash.ts";
 import type { StatusName } from "./event-facts.ts";
 import type { Appended, NewEvent } from "./events.ts";
 import type { Cursor, Page } from "./page.ts";
@@ -35,6 +36,15 @@ export interface SessionRecord {
   readonly modelRequests: number;
   /** Something asks for a brain that none has dealt with. */
   readonly hasWork: boolean;
+  /** Undefined unless it is tamper-evident. */
+  readonly chain: SessionChain | undefined;
+}
+
+/** How a tamper-evident session is hashed. */
+export interface SessionChain {
+  readonly origin: ChainOrigin;
+  /** Of the newest event, lower-case hex. */
+  readonly hash: string;
 }
 
 /** What decides who may read and where a log ends; much cheaper than the whole record. */
@@ -47,6 +57,8 @@ export interface SessionStanding {
   readonly hasWork: boolean;
   readonly leaseId: string | undefined;
   readonly leaseEpoch: bigint;
+  /** Of the newest signed checkpoint; 0 for none. */
+  readonly checkpointPosition: number;
 }
 
 export interface NewSession {

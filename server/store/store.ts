@@ -7,6 +7,7 @@ import type { AgentStore } from "./agents.ts";
 import type { ApiKeyStore } from "./api-keys.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BlobStore } from "./blobs.ts";
+import type { CheckpointStore } from "./checkpoints.ts";
 import type { EnvironmentStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
 import type { ExecutionStore } from "./executions.ts";
@@ -30,6 +31,7 @@ export interface Store {
   readonly apiKeys: ApiKeyStore;
   readonly audit: AuditStore;
   readonly blobs: BlobStore;
+  readonly checkpoints: CheckpointStore;
   readonly environments: EnvironmentStore;
   readonly events: EventStore;
   readonly executions: ExecutionStore;

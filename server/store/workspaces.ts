@@ -10,6 +10,7 @@ export interface WorkspaceStore {
     id: string;
     name: string;
     limits: WorkspaceLimits | undefined;
+    tamperEvident: boolean;
     request: RequestIdClaim;
     audit: AuditInput;
   }): Promise<Workspace>;
@@ -25,6 +26,7 @@ export interface WorkspaceStore {
     workspaceId: string;
     name: string | undefined;
     limits: WorkspaceLimits | undefined;
+    tamperEvident: boolean | undefined;
     audit: AuditInput;
   }): Promise<Workspace | undefined>;
   /** Undefined when there is no such workspace; archived ones stay as they are. Throws INVALID_FIELD for the default one. */

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { NEW_CHAIN } from "../../kit/chain/event-hash.ts";
 import { isTendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
@@ -172,7 +173,7 @@ describe("copies that nobody finishes", () => {
         answers: undefined,
       }));
     for (const sessionId of [left, young]) {
-      await copies.begin(sessionId);
+      await copies.begin({ sessionId, workspaceId: world.workspaceId, origin: NEW_CHAIN });
       expect(await copies.add(sessionId, eventsOf(1))).toBeUndefined();
     }
     await database

@@ -1,4 +1,5 @@
 /** The session area by itself behind a real socket, as one replica of a server; callers say who they are in a header. */
+import { generateKeyPairSync } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Channel, credentials } from "@grpc/grpc-js";
 import { systemClock } from "../../kit/clock.ts";
@@ -9,6 +10,7 @@ import { type Client, createClient } from "../../kit/rpc/client.ts";
 import { createGrpcServer, mountGrpc } from "../../kit/rpc/mount-grpc.ts";
 import type { RpcInterceptor } from "../../kit/rpc/pipeline.ts";
 import { validationInterceptor } from "../../kit/rpc/validation.ts";
+import { type SigningKey, signingKeyFromPem } from "../../kit/sign/key-file.ts";
 import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -17,6 +19,7 @@ import { createSessionArea, type SessionArea } from "../../server/session/area.t
 import type { EventStore } from "../../server/store/events.ts";
 import { createAgentStore } from "../../server/store/postgres/agents.ts";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
+import { createCheckpointStore } from "../../server/store/postgres/checkpoints.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
@@ -82,6 +85,8 @@ export async function createWorld(pool: Pool): Promise<SessionWorld> {
 
 export interface SessionReplica {
   readonly replicaId: string;
+  /** What it signs checkpoints with. */
+  readonly signingKey: SigningKey;
   readonly area: SessionArea;
   readonly events: EventStore;
   readonly pool: Pool;
@@ -95,14 +100,22 @@ export interface SessionReplica {
   stop(): Promise<void>;
 }
 
+function newSigningKey(): Promise<SigningKey> {
+  const { privateKey } = generateKeyPairSync("ed25519");
+  return signingKeyFromPem(privateKey.export({ type: "pkcs8", format: "pem" }) as string);
+}
+
 export async function startReplica(options: {
   url: string;
   world: SessionWorld;
   /** Hears hints of other replicas; without it they are found by asking. */
   listens?: boolean;
+  /** Past a pooler; not set: `url`. */
+  listenUrl?: string;
 }): Promise<SessionReplica> {
-  const { url, world, listens = true } = options;
+  const { url, world, listens = true, listenUrl = url } = options;
   const replicaId = newId("replica");
+  const signingKey = await newSigningKey();
   const pool = createPool({ url, max: 8, applicationName: `replica ${replicaId}` });
   const events = createEventStore(pool);
   const leases = createLeaseStore(pool);
@@ -113,6 +126,8 @@ export async function startReplica(options: {
     logCopies: createLogCopyStore(pool),
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),
+    checkpoints: createCheckpointStore(pool),
+    signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
     dispatch: {
@@ -122,7 +137,9 @@ export async function startReplica(options: {
     hands: { releaseSession: async (sessionId) => void released.push(sessionId) },
     defaultWorkspaceId: world.workspaceId,
     clock: systemClock,
-    hints: listens ? createHintListener({ url, applicationName: `listener ${replicaId}`, log }) : undefined,
+    hints: listens
+      ? createHintListener({ url: listenUrl, applicationName: `listener ${replicaId}`, log })
+      : undefined,
     replicaId,
     log,
   });
@@ -148,6 +165,7 @@ export async function startReplica(options: {
   const channels: Channel[] = [];
   return {
     replicaId,
+    signingKey,
     area,
     events,
     pool,

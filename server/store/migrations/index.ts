@@ -5,6 +5,7 @@ import { callsAtOnce } from "./0003-calls-at-once.ts";
 import { logLife } from "./0004-log-life.ts";
 import { parkedHands } from "./0005-parked-hands.ts";
 import { sessionLoop } from "./0006-session-loop.ts";
+import { tamperEvidence } from "./0007-tamper-evidence.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -16,4 +17,5 @@ export const migrations: readonly Migration[] = [
   logLife,
   parkedHands,
   sessionLoop,
+  tamperEvidence,
 ];

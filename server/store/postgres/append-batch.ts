@@ -1,4 +1,4 @@
-/** A batch of appends as one statement, and each item's verdict. The decisions stand in `append_events` (migration 2). */
+/** A batch of appends as one statement, and each item's verdict. The decisions stand in `append_events` (migration 7). */
 import { invalidField, notFound, TendonError } from "../../../kit/errors.ts";
 import { type EventFacts, type EventFold, factsOf } from "../event-facts.ts";
 import type { Appended, AppendRequest, EventRecord, NewEvent } from "../events.ts";
@@ -61,11 +61,14 @@ export async function appendBatch(
   const { rows } = await queryable.query<{ answer: string }>(STATEMENT, encode(items, waits));
   const [time, ...lines] = rows[0]!.answer.split("\n");
   const at = new Date(Number(time));
+  const rested = lines[items.length];
   let firstEvent = 1;
   return items.map((item, index) => {
     const verdict = verdictOf(item, parseAnswer(lines[index]!, firstEvent, at));
     firstEvent += item.request.events.length;
-    return verdict;
+    if (!rested || verdict.kind !== "done" || !rested.split(" ").includes(item.request.sessionId))
+      return verdict;
+    return { kind: "done", appended: { ...verdict.appended, checkpointDue: true } };
   });
 }
 

@@ -19,6 +19,11 @@ export async function appendWithin(
   const { appended } = verdict;
   return {
     ...appended,
-    advance: { sessionId: request.sessionId, head: BigInt(appended.head), hasWork: appended.hasWork },
+    advance: {
+      sessionId: request.sessionId,
+      head: BigInt(appended.head),
+      hasWork: appended.hasWork,
+      ...(appended.checkpointDue && { checkpointDue: true }),
+    },
   };
 }

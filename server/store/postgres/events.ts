@@ -74,6 +74,8 @@ interface EventRow {
   internal_size: number | null;
   internal_sha256: string | null;
   processed_at: Date | null;
+  hash: string | null;
+  hidden_sha256: string | null;
   found: number;
 }
 
@@ -96,13 +98,15 @@ async function read(pool: Pool, request: ReadRequest): Promise<EventSlice> {
  * Walks the primary key (or the index by type) from the cursor. Sizes come from the rows' heads; a text is fetched only
  * for events that the limits let through.
  */
-function readStatement({ descending, types, withInternal, beforePosition }: ReadRequest): string {
+function readStatement(request: ReadRequest): string {
+  const { descending, types, withInternal, withHashes, beforePosition } = request;
   const order = descending ? "desc" : "asc";
+  const [hashes, hashColumns] = withHashes ? hashesOf(withInternal) : ["", ""];
   const inline = (column: string) => `case when ${column}_size <= $6 then ${column} end as ${column},
       case when ${column}_size > $6 then encode(sha256(convert_to(${column}, 'UTF8')), 'hex') end as ${column}_sha256`;
   return `
     select position, event_id, type, thread_id, created_at, found, payload_size, ${inline("payload")},
-      internal_size, ${inline("internal")},
+      internal_size, ${inline("internal")}, ${hashes}
       (select m.created_at from consumed_inputs c join events m on m.session_id = c.session_id and m.position = c.position
          where c.session_id = $1 and c.event_id = sized.event_id) as processed_at
     from (
@@ -115,6 +119,7 @@ function readStatement({ descending, types, withInternal, beforePosition }: Read
         from (
           select position, event_id, type, thread_id, created_at, payload, octet_length(payload) as payload_size,
               ${withInternal ? "internal, octet_length(internal)" : "null::text as internal, null::integer"} as internal_size
+              ${hashColumns}
             from events
             where session_id = $1 and position > $2 ${beforePosition === undefined ? "and $3::bigint is null" : "and position < $3::bigint"}
               ${types?.length ? "and type = any($4::text[])" : "and $4::text[] is null"}
@@ -123,6 +128,13 @@ function readStatement({ descending, types, withInternal, beforePosition }: Read
     ) sized
     where place = 1 or bytes <= $7
     order by position ${order}`;
+}
+
+/** Of the slice, and of what it is cut from. */
+function hashesOf(withInternal: boolean): [string, string] {
+  if (withInternal) return ["encode(hash, 'hex') as hash,", ", hash"];
+  const hidden = "case when hash is not null then encode(sha256(convert_to(hidden, 'UTF8')), 'hex') end";
+  return [`encode(hash, 'hex') as hash, ${hidden} as hidden_sha256,`, ", hash, internal as hidden"];
 }
 
 function toRecord(row: EventRow): EventRecord {
@@ -137,6 +149,8 @@ function toRecord(row: EventRow): EventRecord {
     internal: row.internal ?? undefined,
     internalOmitted: omitted(row.internal_size, row.internal_sha256),
     processedAt: row.processed_at ?? undefined,
+    hash: row.hash ?? undefined,
+    internalSha256: row.hidden_sha256 ?? undefined,
   };
 }
 
@@ -148,12 +162,13 @@ async function heads(
   pool: Pool,
   request: { sessionIds: readonly string[]; replicaId: string },
 ): Promise<SessionHead[]> {
-  const columns = `session_id, head, work_position > rested_position as has_work, archived_at is not null as archived,
+  const columns = `session_id, head, checkpoint_position, work_position > rested_position as has_work, archived_at is not null as archived,
     work_position > rested_position and archived_at is null and lease_id is null
       and (not_before is null or not_before <= clock_timestamp()) as waiting`;
   const { rows } = await pool.query<{
     session_id: string;
     head: number;
+    checkpoint_position: number;
     has_work: boolean;
     archived: boolean;
     waiting: boolean;
@@ -172,5 +187,6 @@ async function heads(
     hasWork: row.has_work,
     archived: row.archived,
     waiting: row.waiting,
+    checkpointPosition: row.checkpoint_position,
   }));
 }

@@ -1,3 +1,4 @@
+import { type ChainOrigin, eventHash, originHash, sha256Hex } from "../../../kit/chain/event-hash.ts";
 import { notFound, TendonError } from "../../../kit/errors.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { NewEvent } from "../events.ts";
@@ -22,7 +23,7 @@ export function createLogCopyStore(pool: Pool): LogCopyStore {
   return {
     fork: (request) => fork(pool, request),
     wasImported: (workspaceId, requestId) => wasMade(pool, IMPORT_SCOPE, workspaceId, requestId),
-    begin: (sessionId) => begin(pool, sessionId),
+    begin: ({ sessionId, workspaceId, origin }) => begin(pool, sessionId, workspaceId, origin),
     add: (sessionId, events) => inTransaction(pool, (transaction) => add(transaction, sessionId, events)),
     async finish(session) {
       const made = await inTransaction(pool, (transaction) => finishImport(transaction, session));
@@ -47,17 +48,34 @@ async function wasMade(
   return rows.length > 0;
 }
 
-async function begin(pool: Pool, sessionId: string): Promise<void> {
-  await pool.query("insert into unfinished_logs (session_id) values ($1)", [sessionId]);
+/** Whether the copy is hashed is decided here, once: it is from its first event on, or not at all. */
+async function begin(
+  pool: Pool,
+  sessionId: string,
+  workspaceId: string,
+  origin: ChainOrigin,
+): Promise<boolean> {
+  const { rows } = await pool.query<{ hashed: boolean }>(
+    `insert into unfinished_logs (session_id, chain_hash, chain_origin)
+       select $1, case when tamper_evident then $3::bytea end, case when tamper_evident then $4 else '' end
+         from (values (1)) one left join workspaces on workspace_id = $2
+       returning chain_hash is not null as hashed`,
+    [sessionId, workspaceId, Buffer.from(originHash(sessionId, origin), "hex"), JSON.stringify(origin)],
+  );
+  return rows[0]!.hashed;
 }
 
-/** In every transaction that writes: two never write at once, and nobody writes what is being erased. */
-async function touch(transaction: Transaction, sessionId: string): Promise<void> {
-  const { rowCount } = await transaction.query(
-    "update unfinished_logs set touched_at = clock_timestamp() where session_id = $1 and not erasing",
+/**
+ * In every transaction that writes: two never write at once, and nobody writes what is being erased. Gives the hash of the
+ * newest event; null when the copy is not hashed.
+ */
+async function touch(transaction: Transaction, sessionId: string): Promise<Buffer | null> {
+  const { rows } = await transaction.query<{ chain_hash: Buffer | null }>(
+    `update unfinished_logs set touched_at = clock_timestamp() where session_id = $1 and not erasing returning chain_hash`,
     [sessionId],
   );
-  if (rowCount === 0) throw new TendonError("UNAVAILABLE", "the copy took too long; start again");
+  if (!rows[0]) throw new TendonError("UNAVAILABLE", "the copy took too long; start again");
+  return rows[0].chain_hash;
 }
 
 /** Nothing once the log is a session's: then it is not unfinished any more. */
@@ -72,7 +90,7 @@ async function discard(pool: Pool, sessionId: string): Promise<void> {
 async function fork(pool: Pool, request: ForkRequest): Promise<ChangedSession> {
   const { sessionId, position, workspaceId } = request;
   const known = await wasMade(pool, FORK_SCOPE, workspaceId, request.request.requestId);
-  await begin(pool, sessionId);
+  await begin(pool, sessionId, workspaceId, await forkOrigin(pool, request));
   try {
     let copied = 0;
     for (let after = 0; after < position && !known; after += BATCH_EVENTS) {
@@ -90,19 +108,39 @@ async function fork(pool: Pool, request: ForkRequest): Promise<ChangedSession> {
   }
 }
 
+async function forkOrigin(db: Queryable, { originSessionId, position }: ForkRequest): Promise<ChainOrigin> {
+  const { rows } = await db.query<{ hash: Buffer | null }>(
+    "select hash from events where session_id = $1 and position = $2",
+    [originSessionId, position],
+  );
+  return { kind: "fork", sessionId: originSessionId, position, hash: rows[0]?.hash?.toString("hex") ?? "" };
+}
+
 async function copy(
   transaction: Transaction,
   { sessionId, originSessionId }: ForkRequest,
   after: number,
   upTo: number,
 ): Promise<number> {
-  await touch(transaction, sessionId);
+  const chain = await touch(transaction, sessionId);
+  const hash =
+    chain === null
+      ? "$5::bytea"
+      : `event_chain($5::bytea, $1::text, position, event_id, type, created_at, thread_id, payload, internal)
+           over (order by position)`;
   const { rowCount } = await transaction.query(
-    `insert into events (session_id, ${EVENT_COLUMNS}) select $1, ${EVENT_COLUMNS} from events
+    `insert into events (session_id, ${EVENT_COLUMNS}, hash) select $1, ${EVENT_COLUMNS}, ${hash} from events
          where session_id = $2 and position > $3 and position <= $4
          order by position`,
-    [sessionId, originSessionId, after, upTo],
+    [sessionId, originSessionId, after, upTo, chain],
   );
+  if (chain !== null) {
+    await transaction.query(
+      `update unfinished_logs set chain_hash = e.hash from events e
+         where unfinished_logs.session_id = $1 and e.session_id = $1 and e.position = $2`,
+      [sessionId, upTo],
+    );
+  }
   return rowCount;
 }
 
@@ -118,9 +156,10 @@ async function finishFork(
   // Until the end of this transaction nobody deletes the origin: nothing was missing from what was copied.
   const { rowCount } = await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       title, metadata, vault_ids, budget, forked_from_session_id, forked_from_position, head)
+       title, metadata, vault_ids, budget, forked_from_session_id, forked_from_position, head, chain_hash, chain_origin)
      select $1, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       coalesce($3, title), metadata, $4, $5, session_id, $6, $6 from sessions where session_id = $2 for key share`,
+       coalesce($3, title), metadata, $4, $5, session_id, $6, $6, ${CHAIN_OF_COPY} from sessions where session_id = $2
+       for key share`,
     [sessionId, originSessionId, request.title ?? null, request.vaultIds, request.budget, position],
   );
   if (rowCount === 0) throw notFound("session", originSessionId);
@@ -149,28 +188,57 @@ async function finishFork(
   return { session: (await findSession(transaction, sessionId))!, appended: { ...appended, hasWork } };
 }
 
+/** Of the copy that becomes the session $1. */
+const CHAIN_OF_COPY = `(select u.chain_hash from unfinished_logs u where u.session_id = $1),
+  coalesce((select u.chain_origin from unfinished_logs u where u.session_id = $1), '')`;
+
 async function add(
   transaction: Transaction,
   sessionId: string,
   events: readonly CopiedEvent[],
 ): Promise<number | undefined> {
-  await touch(transaction, sessionId);
+  const chain = await touch(transaction, sessionId);
   const twice = firstTwice(events) ?? (await firstKnown(transaction, sessionId, events));
   if (twice !== undefined) return twice;
+  const hashed: readonly StoredEvent[] = chain === null ? events : hashAll(chain, sessionId, events);
   const isLarge = ({ payload, internal = "" }: CopiedEvent) =>
     payload.length + internal.length > LARGE_TEXT_CHARS;
   await insertMany(
     transaction,
     sessionId,
-    events.filter((event) => !isLarge(event)),
+    hashed.filter((event) => !isLarge(event)),
   );
-  for (const event of events.filter(isLarge)) {
+  for (const event of hashed.filter(isLarge)) {
     await transaction.query(
-      `insert into events (session_id, ${EVENT_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+      `insert into events (session_id, ${EVENT_COLUMNS}, hash) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
       [sessionId, ...valuesOf(event)],
     );
   }
+  if (chain !== null) {
+    await transaction.query("update unfinished_logs set chain_hash = $2 where session_id = $1", [
+      sessionId,
+      hashed.at(-1)?.hash ?? chain,
+    ]);
+  }
   return undefined;
+}
+
+interface StoredEvent extends CopiedEvent {
+  readonly hash?: Buffer;
+}
+
+function hashAll(chain: Buffer, sessionId: string, events: readonly CopiedEvent[]): StoredEvent[] {
+  let previous = chain.toString("hex");
+  return events.map((event) => {
+    const { payload, internal } = event;
+    const internalSha256 = internal === undefined ? undefined : sha256Hex(internal);
+    previous = eventHash(previous, sessionId, {
+      ...event,
+      payloadSha256: sha256Hex(payload),
+      internalSha256,
+    });
+    return { ...event, hash: Buffer.from(previous, "hex") };
+  });
 }
 
 /** As part of an array, a text is escaped, sent and taken apart again: ten times the work of a parameter by itself. */
@@ -178,21 +246,21 @@ const LARGE_TEXT_CHARS = 64 * 1024;
 
 const EVENT_COLUMNS = "position, event_id, type, thread_id, payload, internal, answers, created_at";
 
-function valuesOf(event: CopiedEvent): unknown[] {
-  const { position, id, type, threadId, payload, internal, answers, createdAt } = event;
-  return [position, id, type, threadId, payload, internal ?? null, answers ?? null, createdAt];
+function valuesOf(event: StoredEvent): unknown[] {
+  const { position, id, type, threadId, payload, internal, answers, createdAt, hash } = event;
+  return [position, id, type, threadId, payload, internal ?? null, answers ?? null, createdAt, hash ?? null];
 }
 
 async function insertMany(
   transaction: Transaction,
   sessionId: string,
-  events: readonly CopiedEvent[],
+  events: readonly StoredEvent[],
 ): Promise<void> {
   const rows = events.map(valuesOf);
-  const columns = EVENT_COLUMNS.split(", ").map((_, column) => rows.map((row) => row[column]));
+  const columns = `${EVENT_COLUMNS}, hash`.split(", ").map((_, column) => rows.map((row) => row[column]));
   await transaction.query(
-    `insert into events (session_id, ${EVENT_COLUMNS}) select $1, u.* from unnest($2::bigint[], $3::text[], $4::text[],
-       $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[]) as u`,
+    `insert into events (session_id, ${EVENT_COLUMNS}, hash) select $1, u.* from unnest($2::bigint[], $3::text[], $4::text[],
+       $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[], $10::bytea[]) as u`,
     [sessionId, ...columns],
   );
 }
@@ -235,8 +303,8 @@ async function finishImport(transaction: Transaction, session: ImportedSession):
   await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
        title, metadata, vault_ids, budget, head, status, stop_reason, active_ms, model_requests,
-       input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
+       input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, chain_hash, chain_origin)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, ${CHAIN_OF_COPY})`,
     [
       sessionId,
       workspaceId,
@@ -268,6 +336,12 @@ async function finishImport(transaction: Transaction, session: ImportedSession):
   );
   const appended = session.archived ? undefined : await appendEndings(transaction, sessionId);
   await rest(transaction, sessionId, appended?.head ?? session.head, false);
+  // It rests without an event that says so.
+  await transaction.query(
+    `insert into checkpoints (session_id, position)
+       select session_id, head from sessions where session_id = $1 and chain_hash is not null and head > 0`,
+    [sessionId],
+  );
   if (session.archived) {
     await transaction.query("update sessions set archived_at = clock_timestamp() where session_id = $1", [
       sessionId,

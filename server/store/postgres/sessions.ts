@@ -1,3 +1,4 @@
+import { type ChainOrigin, NEW_CHAIN, originHash } from "../../../kit/chain/event-hash.ts";
 import { invalidField, notFound, TendonError } from "../../../kit/errors.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { StatusName } from "../event-facts.ts";
@@ -53,13 +54,15 @@ interface SessionRow {
   cache_creation_input_tokens: number;
   model_requests: number;
   has_work: boolean;
+  chain_hash: string | null;
+  chain_origin: string;
 }
 
 const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
-  work_position > rested_position and archived_at is null as has_work`;
+  work_position > rested_position and archived_at is null as has_work, encode(chain_hash, 'hex') as chain_hash, chain_origin`;
 
 function toRecord(row: SessionRow): SessionRecord {
   return {
@@ -87,7 +90,12 @@ function toRecord(row: SessionRow): SessionRecord {
     cacheCreationInputTokens: row.cache_creation_input_tokens,
     modelRequests: row.model_requests,
     hasWork: row.has_work,
+    chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };
+}
+
+function originOf(text: string): ChainOrigin {
+  return text === "" ? NEW_CHAIN : (JSON.parse(text) as ChainOrigin);
 }
 
 export async function findSession(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
@@ -117,9 +125,10 @@ async function standing(db: Queryable, sessionId: string) {
     has_work: boolean;
     lease_id: string | null;
     lease_epoch: number;
+    checkpoint_position: number;
   }>(
     `select workspace_id, environment_id, slot_environment_ids, head, archived_at is not null as archived,
-       work_position > rested_position and archived_at is null as has_work, lease_id, lease_epoch
+       work_position > rested_position and archived_at is null as has_work, lease_id, lease_epoch, checkpoint_position
      from sessions where session_id = $1`,
     [sessionId],
   );
@@ -134,6 +143,7 @@ async function standing(db: Queryable, sessionId: string) {
       hasWork: row.has_work,
       leaseId: row.lease_id ?? undefined,
       leaseEpoch: BigInt(row.lease_epoch),
+      checkpointPosition: row.checkpoint_position,
     }
   );
 }
@@ -149,7 +159,9 @@ async function create(transaction: Transaction, session: NewSession) {
   }
   await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       title, metadata, vault_ids, budget) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+       title, metadata, vault_ids, budget, chain_hash)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+       (select case when tamper_evident then $12::bytea end from workspaces where workspace_id = $2))`,
     [
       sessionId,
       workspaceId,
@@ -162,6 +174,7 @@ async function create(transaction: Transaction, session: NewSession) {
       JSON.stringify(session.metadata),
       session.vaultIds,
       session.budget,
+      Buffer.from(originHash(sessionId, NEW_CHAIN), "hex"),
     ],
   );
   const appended =

@@ -4,6 +4,7 @@ import { createAgentStore } from "./agents.ts";
 import { createApiKeyStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
 import { createBlobStore } from "./blobs.ts";
+import { createCheckpointStore } from "./checkpoints.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
@@ -33,6 +34,7 @@ export function createPostgresStore(pool: Pool): Store {
     apiKeys: createApiKeyStore(pool),
     audit: createAuditStore(pool),
     blobs: createBlobStore(pool),
+    checkpoints: createCheckpointStore(pool),
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),

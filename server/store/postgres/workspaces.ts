@@ -21,11 +21,12 @@ interface Row {
   name: string;
   is_default: boolean;
   limits: string;
+  tamper_evident: boolean;
   created_at: Date;
   archived_at: Date | null;
 }
 
-const COLUMNS = "workspace_id, name, is_default, limits, created_at, archived_at";
+const COLUMNS = "workspace_id, name, is_default, limits, tamper_evident, created_at, archived_at";
 
 /** Workspaces are made by the whole installation; their request ids belong to no workspace. */
 const INSTALLATION_SCOPE = "";
@@ -34,15 +35,15 @@ const MAX_RUNNING_SESSIONS = 10_000;
 
 export function createWorkspaceStore(pool: Pool): WorkspaceStore {
   return {
-    create: ({ id, name, limits, request, audit }) =>
+    create: ({ id, name, limits, tamperEvident, request, audit }) =>
       named(name, () =>
         inTransaction(pool, async (transaction) => {
           const claim = { ...request, workspaceId: INSTALLATION_SCOPE, scope: "workspace", subjectId: id };
           const earlier = await claimRequestId(transaction, claim);
           if (earlier !== undefined) return toWorkspace((await findRow(transaction, earlier))!);
           const { rows } = await transaction.query<Row>(
-            `insert into workspaces (workspace_id, name, limits) values ($1, $2, $3) returning ${COLUMNS}`,
-            [id, name, limitsText(limits)],
+            `insert into workspaces (workspace_id, name, limits, tamper_evident) values ($1, $2, $3, $4) returning ${COLUMNS}`,
+            [id, name, limitsText(limits), tamperEvident],
           );
           await insertAudit(transaction, audit);
           return toWorkspace(rows[0]!);
@@ -60,16 +61,21 @@ export function createWorkspaceStore(pool: Pool): WorkspaceStore {
       const query = { columns: COLUMNS, from: "workspaces", where, values, page };
       return listPage<Row, Workspace>(pool, { ...query, at: "created_at", id: "workspace_id" }, toWorkspace);
     },
-    update: ({ workspaceId, name, limits, audit }) =>
+    update: ({ workspaceId, name, limits, tamperEvident, audit }) =>
       named(name ?? "", () =>
         inTransaction(pool, async (transaction) => {
           const before = await findRow(transaction, workspaceId, "for update");
           if (before === undefined) return undefined;
-          const wanted = [name ?? before.name, limits === undefined ? before.limits : limitsText(limits)];
-          if (wanted[0] === before.name && wanted[1] === before.limits) return toWorkspace(before);
+          const wanted = {
+            name: name ?? before.name,
+            limits: limits === undefined ? before.limits : limitsText(limits),
+            tamper_evident: tamperEvident ?? before.tamper_evident,
+          };
+          const isSame = (field: keyof typeof wanted) => wanted[field] === before[field];
+          if (isSame("name") && isSame("limits") && isSame("tamper_evident")) return toWorkspace(before);
           const { rows } = await transaction.query<Row>(
-            `update workspaces set name = $2, limits = $3 where workspace_id = $1 returning ${COLUMNS}`,
-            [workspaceId, ...wanted],
+            `update workspaces set name = $2, limits = $3, tamper_evident = $4 where workspace_id = $1 returning ${COLUMNS}`,
+            [workspaceId, wanted.name, wanted.limits, wanted.tamper_evident],
           );
           await insertAudit(transaction, audit);
           return toWorkspace(rows[0]!);
@@ -126,6 +132,7 @@ function toWorkspace(row: Row): Workspace {
     id: row.workspace_id,
     name: row.name,
     limits: fromJsonString(WorkspaceLimitsSchema, row.limits, { ignoreUnknownFields: true }),
+    tamperEvident: row.tamper_evident,
     createdAt: timestampFromDate(row.created_at),
     ...timeField("archivedAt", row.archived_at),
   });
