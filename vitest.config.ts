@@ -1,20 +1,49 @@
 import { defineConfig } from "vitest/config";
 
-// `npm test` runs everything, with a bounded part of each fault test; `npm run test:faults` (mode "faults") runs the fault
-// tests alone and whole. Both read from here how much is asked for: see test/kit/fault-trials.ts.
-export default defineConfig(({ mode }) => {
-  const whole = mode === "faults";
+// `npm test` runs everything, with a bounded part of each fault test. `npm run test:faults` (mode "faults") runs the fault
+// tests alone and whole, and what needs the database once more behind a transaction-mode pooler. How much is asked for stands
+// here alone: see test/kit/fault-trials.ts and test/kit/postgres.ts.
+const BEHIND_POOLER = [
+  "session-append",
+  "session-watch",
+  "session-service",
+  "session-copies",
+  "session-retention",
+  "store-blobs",
+  "dispatch",
+  "replicas",
+  "hand-executions",
+  "hand-parking",
+  "server-admin",
+  "server-definitions",
+].map((name) => `test/integration/${name}.test.ts`);
+
+const EVERYTHING = { include: ["**/*.test.ts"], wholeFaultTests: false, behindPooler: false };
+const WHOLE_FAULT_TESTS = {
+  include: ["test/faults/**/*.test.ts"],
+  wholeFaultTests: true,
+  behindPooler: false,
+};
+const ONCE_MORE = { include: BEHIND_POOLER, wholeFaultTests: false, behindPooler: true };
+
+function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
   return {
-    test: {
-      include: [whole ? "test/faults/**/*.test.ts" : "**/*.test.ts"],
-      exclude: ["node_modules/**", "dist/**"],
-      pool: "forks",
-      maxWorkers: 2,
-      testTimeout: whole ? 1_200_000 : 30_000,
-      hookTimeout: 60_000,
-      reporters: ["default", "./test/kit/totals-reporter.ts"],
-      globalSetup: ["./test/kit/global-setup.ts"],
-      provide: { wholeFaultTests: whole, faultSeed: process.env.TENDON_TEST_SEED ?? "" },
-    },
+    include,
+    exclude: ["node_modules/**", "dist/**"],
+    pool: "forks" as const,
+    testTimeout: wholeFaultTests ? 1_200_000 : 30_000,
+    hookTimeout: 60_000,
+    globalSetup: ["./test/kit/global-setup.ts"],
+    provide: { wholeFaultTests, behindPooler, faultSeed: process.env.TENDON_TEST_SEED ?? "" },
   };
+}
+
+export default defineConfig(({ mode }) => {
+  const run = { maxWorkers: 2, reporters: ["default", "./test/kit/totals-reporter.ts"] };
+  if (mode !== "faults") return { test: { ...run, ...tests(EVERYTHING) } };
+  const projects = [
+    { test: { name: "faults", ...tests(WHOLE_FAULT_TESTS) } },
+    { test: { name: "behind a pooler", ...tests(ONCE_MORE) } },
+  ];
+  return { test: { ...run, projects } };
 });

@@ -29,7 +29,7 @@ afterEach(async () => {
 });
 
 async function start(options: { listens?: boolean } = {}): Promise<SessionReplica> {
-  const replica = await startReplica({ url: database.url, world, ...options });
+  const replica = await startReplica({ url: database.url, listenUrl: database.directUrl, world, ...options });
   replicas.push(replica);
   return replica;
 }

@@ -1,60 +1,34 @@
 /** What the store does must work behind a pooler that gives out server connections per transaction. */
-import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { migrate } from "../../server/store/postgres/migrate.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { inTransaction } from "../../server/store/postgres/transaction.ts";
-import { eventually } from "../kit/eventually.ts";
+import { hasPooler, type Pooler, startPooler } from "../kit/pooler.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 
-const pgbouncer = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].find((path) => existsSync(path));
 const SERVER_CONNECTIONS = 3;
 
-let folder: string;
 let database: TestDatabase;
-let pooler: ChildProcess;
+let pooler: Pooler;
 let pools: Pool[] = [];
 
 beforeAll(async () => {
-  if (!pgbouncer) return;
+  if (!hasPooler) return;
   database = await createTestDatabase({ migrated: false });
-  folder = mkdtempSync(join(tmpdir(), "tendon-pooler-"));
-  const direct = new URL(database.url.replace("@/", "@socket/"));
-  const target = [
-    `host=${direct.searchParams.get("host") ?? direct.hostname}`,
-    `port=${direct.port || 5432}`,
-    `user=${direct.username}`,
-    direct.password ? `password=${decodeURIComponent(direct.password)}` : "",
-  ].join(" ");
-  const settings = [
-    `[databases]\n* = ${target}\n[pgbouncer]\npool_mode = transaction\nauth_type = any`,
-    `default_pool_size = ${SERVER_CONNECTIONS}\nunix_socket_dir = ${folder}\nlisten_port = 6432\n`,
-  ];
-  writeFileSync(join(folder, "pgbouncer.ini"), settings.join("\n"), { mode: 0o600 });
-  // It refuses to be root; the socket's folder may be root's alone.
-  const asOther =
-    process.getuid?.() === 0 ? ["unshare", "--user", "--map-user=65534", "--map-group=65534"] : [];
-  const [program = "", ...args] = [...asOther, pgbouncer, join(folder, "pgbouncer.ini")];
-  pooler = spawn(program, args, { stdio: "ignore" });
-  const url = `postgresql://tendon@${direct.pathname}?host=${encodeURIComponent(folder)}&port=6432`;
-  pools = Array.from({ length: 10 }, (_, i) => createPool({ url, max: 5, applicationName: `server ${i}` }));
-  await eventually(() => pools[0]?.query("select 1"));
+  pooler = await startPooler(database.url, SERVER_CONNECTIONS);
+  pools = Array.from({ length: 10 }, (_, i) =>
+    createPool({ url: pooler.url, max: 5, applicationName: `server ${i}` }),
+  );
 });
 
 afterAll(async () => {
-  if (!pgbouncer) return;
+  if (!hasPooler) return;
   await Promise.all(pools.map((pool) => pool.close()));
-  const ended = new Promise((resolve) => pooler.once("exit", resolve));
-  pooler.kill("SIGTERM");
-  await ended;
+  await pooler.stop();
   await database.drop();
-  rmSync(folder, { recursive: true });
 });
 
-test.skipIf(!pgbouncer)(
+test.skipIf(!hasPooler)(
   "ten servers migrate at once and count 500 transactions right over three server connections (needs pgbouncer)",
   async () => {
     const steps = [
