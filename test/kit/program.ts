@@ -20,14 +20,19 @@ export interface RunningProgram {
 const STOP_WITHIN_MS = 15_000;
 const MAX_LOG_CHARS = 4 * 1024 * 1024;
 
-/** Starts `dist/<name>.mjs` with these variables and no others but PATH. */
+/**
+ * Starts `dist/<name>.mjs` with these variables and no others but PATH. `within` is a command that replaces itself by the
+ * one behind it, such as `ip netns exec NAME`.
+ */
 export function startProgram(
   name: ProgramName,
   environment: Readonly<Record<string, string>>,
   args: readonly string[] = [],
+  within: readonly string[] = [],
 ): RunningProgram {
   const file = fileURLToPath(new URL(`../../dist/${name}.mjs`, import.meta.url));
-  const child = spawn(process.execPath, [file, ...args], {
+  const [command = process.execPath, ...rest] = [...within, process.execPath, file, ...args];
+  const child = spawn(command, rest, {
     // A process group of its own, as a supervisor would give it; the pipe at 3 tells it when this process is gone.
     detached: true,
     cwd: "/",
