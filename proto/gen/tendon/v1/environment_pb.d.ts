@@ -206,6 +206,15 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: tendon.v1.WarmPool warm_pool = 18;
    */
   warmPool?: WarmPool | undefined;
+
+  /**
+   * How long a call may show no progress before it is ended, in milliseconds, up to 24 hours; 0 means 30 minutes. Progress is
+   * a byte of output, or CPU time of the call's processes: at least a thousandth of a processor. It comes beside the call's
+   * own time limit, and counts where the driver knows the CPU time of a call.
+   *
+   * @generated from field: int64 stall_timeout_ms = 19;
+   */
+  stallTimeoutMs: bigint;
 };
 
 /**

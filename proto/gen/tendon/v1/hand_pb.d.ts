@@ -854,7 +854,8 @@ export enum ExecutionOutcome {
   COMPLETED = 1,
 
   /**
-   * It ran and was cut at its time limit; the content holds what it had written.
+   * It ran and was cut at its time limit; the content holds what it had written. With the failure reason STALLED it was not
+   * its time limit: it had shown no progress for the environment's `stall_timeout_ms`.
    *
    * @generated from enum value: EXECUTION_OUTCOME_TIMED_OUT = 2;
    */
