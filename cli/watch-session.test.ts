@@ -21,6 +21,7 @@ function clockThatSleeps(): Clock & { sleptMs: number } {
     },
     after: () => () => {},
     every: () => () => {},
+    soon: () => {},
   };
   return clock;
 }

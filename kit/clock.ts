@@ -11,6 +11,8 @@ export interface Clock {
   after(delayMs: number, run: () => void): () => void;
   /** Calls `run` every `periodMs` until the returned function is called. Does not keep the process alive. */
   every(periodMs: number, run: () => void): () => void;
+  /** Calls `run` once the input and output that is ready by now has been served. */
+  soon(run: () => void): void;
 }
 
 export const systemClock: Clock = {
@@ -39,6 +41,9 @@ export const systemClock: Clock = {
     const timer = setInterval(run, periodMs);
     timer.unref();
     return () => clearInterval(timer);
+  },
+  soon(run) {
+    setImmediate(run);
   },
 };
 

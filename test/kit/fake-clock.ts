@@ -41,6 +41,10 @@ export class FakeClock implements Clock {
     return this.add({ dueMs: this.currentMs + periodMs, everyMs: periodMs, run });
   }
 
+  soon(run: () => void): void {
+    setImmediate(run);
+  }
+
   /** Timers that wait. */
   get waiting(): number {
     return this.timers.size;

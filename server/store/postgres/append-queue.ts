@@ -1,7 +1,8 @@
 /**
  * Group commit (L1, L2): appends that wait are committed together, one statement a batch.
  *
- * Q1 With nothing else waiting an append goes out alone, at once.
+ * Q1 With nothing else waiting an append goes out alone, at once. While a batch of many is under way the next one gathers
+ *    until that is done, and a moment longer: those whom it answered are likely to write again.
  * Q2 A session is in one batch at a time, so its appends keep their order and never find its row locked by this process.
  * Q3 In one batch no two items of a session can decide each other's verdict; those that could wait for the next batch.
  * Q4 Rows locked elsewhere hold up nobody else. An item that found its row locked tries again shortly; after a few times it
@@ -19,6 +20,8 @@ export interface AppendQueueOptions {
 }
 
 const LANES = 2;
+/** A batch is under way beside one of at most so many items; beside a larger one only when it is full. */
+const FEW_ITEMS = 4;
 const MAX_ITEMS = 256;
 const MAX_BYTES = 4 * 1024 * 1024;
 /** Keeps the work per statement bounded when items have many events. */
@@ -45,6 +48,8 @@ export class AppendQueue {
   private waitingBytes = 0;
   private pending = 0;
   private running = 0;
+  private runningItems = 0;
+  private gathering = false;
   private patient = 0;
   private readonly busySessions = new Set<string>();
   private closing: { resolve: () => void; promise: Promise<void> } | undefined;
@@ -85,17 +90,36 @@ export class AppendQueue {
   }
 
   private pump(): void {
-    while (this.running < this.lanes && this.waiting.length > 0) {
+    while (this.mayRun()) {
       const batch = this.takeBatch();
       if (batch.length === 0) return;
       this.running += 1;
+      this.runningItems += batch.length;
       this.run(batch, false)
         .finally(() => {
           this.running -= 1;
-          this.pump();
+          this.runningItems -= batch.length;
+          if (batch.length > 1) this.gather();
+          else this.pump();
         })
         .catch(() => {});
     }
+  }
+
+  /** Q1. */
+  private mayRun(): boolean {
+    if (this.waiting.length === 0 || this.running >= this.lanes) return false;
+    if (this.waiting.length >= MAX_ITEMS || this.waitingBytes >= MAX_BYTES) return true;
+    return !this.gathering && this.runningItems <= FEW_ITEMS;
+  }
+
+  private gather(): void {
+    if (this.gathering) return;
+    this.gathering = true;
+    this.pool.clock.soon(() => {
+      this.gathering = false;
+      this.pump();
+    });
   }
 
   /** Takes as many items as one batch may hold, oldest first; the order of a session's items is kept (Q2, Q3). */
