@@ -15,6 +15,13 @@ export interface ChainOrigin {
   readonly hash: string;
 }
 
+/** How a tamper-evident session is hashed. */
+export interface SessionChain {
+  readonly origin: ChainOrigin;
+  /** Of the newest event, lower-case hex; before the first what that is hashed with. */
+  readonly hash: string;
+}
+
 export const NEW_CHAIN: ChainOrigin = { kind: "new", sessionId: "", position: 0, hash: "" };
 
 export interface HashedEvent {

@@ -1,8 +1,7 @@
 /** Whether the hashes of an exported log fit its events: a log that was changed is not taken for the one it was. */
-import { eventHash, originHash, sha256Hex } from "../../kit/chain/event-hash.ts";
+import { eventHash, originHash, type SessionChain, sha256Hex } from "../../kit/chain/event-hash.ts";
 import { invalidField, TendonError } from "../../kit/errors.ts";
-import type { SessionChain } from "../store/sessions.ts";
-import type { LogEvent } from "./log-lines.ts";
+import type { LogEvent } from "../../kit/log-file/log-lines.ts";
 
 export class ChainCheck {
   private readonly sessionId: string;

@@ -2,12 +2,12 @@
 import { createHash } from "node:crypto";
 import type { Checkpoint } from "../../kit/chain/checkpoint.ts";
 import { notFound } from "../../kit/errors.ts";
+import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { EventRecord, EventStore } from "../store/events.ts";
 import type { SessionRecord } from "../store/sessions.ts";
 import { endLine, eventLine, headerLine } from "./log-lines.ts";
-import { MAX_EVENT_BYTES } from "./rules.ts";
 
 const SLICE_EVENTS = 1000;
 const SLICE_BYTES = 4 * 1024 * 1024;

@@ -5,6 +5,14 @@ import { createValidator } from "@bufbuild/protovalidate";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { invalidField, isTendonError, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
+import { type Line, LineReader } from "../../kit/log-file/line-reader.ts";
+import {
+  type LogEvent,
+  type LogHeader,
+  MAX_LINE_BYTES,
+  parseHeader,
+  parseLogLine,
+} from "../../kit/log-file/log-lines.ts";
 import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import {
@@ -20,12 +28,7 @@ import type { ChangedSession } from "../store/sessions.ts";
 import type { ByteBudget } from "./byte-budget.ts";
 import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
-import { type Line, LineReader } from "./line-reader.ts";
-import { type LogEvent, type LogHeader, parseHeader, parseLogLine } from "./log-lines.ts";
-import { checkImported, MAX_EVENT_BYTES } from "./rules.ts";
-
-/** A text of JSON grows at most twofold as a JSON string: quotes, backslashes and line ends get a backslash. */
-const MAX_LINE_BYTES = 2 * MAX_EVENT_BYTES + 64 * 1024;
+import { checkImported } from "./rules.ts";
 
 const BATCH_EVENTS = 500;
 const BATCH_BYTES = 4 * 1024 * 1024;

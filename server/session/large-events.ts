@@ -1,5 +1,6 @@
 /** Puts the pieces of large events together. */
 import { invalidField, TendonError } from "../../kit/errors.ts";
+import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import {
   type EmitEventsRequest,
   type EmitLargeEventsRequest,
@@ -7,7 +8,6 @@ import {
   type EventTextPiece,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { ByteBudget } from "./byte-budget.ts";
-import { MAX_EVENT_BYTES } from "./rules.ts";
 
 const MAX_CALL_BYTES = 64 * 1024 * 1024;
 

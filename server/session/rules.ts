@@ -1,6 +1,7 @@
 /** Who may append what, and who may read what (pure). */
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { isId, newId } from "../../kit/ids.ts";
+import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import type { EventInput, LeaseProof } from "../../proto/gen/tendon/v1/event_pb.js";
 import { maySee, type Principal } from "../ports/principal.ts";
 import { ANSWER_FIELDS, factsOf } from "../store/event-facts.ts";
@@ -8,8 +9,6 @@ import type { AppendRequest, Authority, NewEvent } from "../store/events.ts";
 import { leaseFenced } from "../store/refusals.ts";
 import type { SessionStanding } from "../store/sessions.ts";
 import { checkPayloadShape } from "./payload-shapes.ts";
-
-export const MAX_EVENT_BYTES = 32 * 1024 * 1024;
 
 /** Written by brains and the server alone; what comes after the dot is theirs to choose. */
 const BRAIN_PREFIXES = new Set(["agent", "session", "span", "brain", "hand", "workflow_run"]);

@@ -435,7 +435,7 @@ describe("export and import", () => {
     const cases: [Buffer, string, string][] = [
       [withEnd(lines.filter((_, index) => index !== 3)), "4", "must be 3, is 4"],
       [withEnd([lines[0]!, lines[2]!, lines[1]!]), "2", "must be 1, is 2"],
-      [withEnd(changed(0, { tendon_log: 2 })), "1", "version 1 only"],
+      [withEnd(changed(0, { tendon_log: 2 })), "1", "only version 1"],
       [withEnd(lines.slice(1)), "1", "is not the first line"],
       [withEnd(changed(4, { created_at: "yesterday" })), "5", "must be a time"],
       [withEnd(changed(4, { payload: "[1" })), "5", "is not JSON"],

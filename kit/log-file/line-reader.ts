@@ -1,7 +1,13 @@
 /** Cuts a stream of bytes into lines, with what they have in bytes so far. */
 import { createHash } from "node:crypto";
-import { invalidField, TendonError } from "../../kit/errors.ts";
-import type { ByteBudget } from "./byte-budget.ts";
+import { invalidField, TendonError } from "../errors.ts";
+
+/** Bounds what all readers hold together. */
+export interface LineBudget {
+  /** Throws when too much is taken. */
+  take(bytes: number): void;
+  giveBack(bytes: number): void;
+}
 
 export interface Line {
   /** From 1. */
@@ -12,14 +18,14 @@ export interface Line {
 }
 
 export class LineReader {
-  private readonly budget: ByteBudget;
+  private readonly budget: LineBudget;
   private readonly maxLineBytes: number;
   private readonly hash = createHash("sha256");
   private held: Uint8Array[] = [];
   private heldBytes = 0;
   private number = 0;
 
-  constructor(budget: ByteBudget, maxLineBytes: number) {
+  constructor(budget: LineBudget, maxLineBytes: number) {
     this.budget = budget;
     this.maxLineBytes = maxLineBytes;
   }
