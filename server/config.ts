@@ -32,9 +32,9 @@ export const serverSettings = defineSettings({
     help: "A direct connection for LISTEN, when TENDON_DATABASE_URL leads through a transaction-mode pooler.",
   },
   TENDON_DATABASE_POOL: {
-    parse: integer({ min: 2, max: 200 }),
+    parse: integer({ min: 3, max: 200 }),
     default: 10,
-    help: "Most database connections of this replica, 2 to 200.",
+    help: "Most connections of this replica to a database of yours, 3 to 200; one of them listens.",
   },
   TENDON_TLS_CERT: { parse: text(), help: "Certificate chain (PEM file); read again when it changes." },
   TENDON_TLS_KEY: { parse: text(), help: "Private key of the certificate (PEM file)." },

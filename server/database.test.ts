@@ -25,7 +25,7 @@ test("a database that is not there yet is waited for, until the server is told t
   const stop = new AbortController();
   const config = {
     TENDON_DATABASE_URL: `postgres://ada:hunter2@127.0.0.1:${port}/x`,
-    TENDON_DATABASE_POOL: 1,
+    TENDON_DATABASE_POOL: 3,
   } as ServerConfig;
   const opening = openDatabase(config, systemClock, quiet, stop.signal).catch((error: Error) => error);
   try {

@@ -39,7 +39,8 @@ export async function openDatabase(
       ? await startEmbeddedPostgres({ dataDir: config.TENDON_DATA_DIR, clock, log })
       : undefined;
   const url = external ?? embedded!.url;
-  const max = config.TENDON_DATABASE_POOL;
+  // The connection that listens is one of those that the operator allows.
+  const max = config.TENDON_DATABASE_POOL - 1;
   const pool = createPool({ url, max, applicationName: "tendon server", log, clock });
   const close = async () => {
     await pool.close();

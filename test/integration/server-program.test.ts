@@ -36,7 +36,7 @@ const settings = (change: Record<string, string> = {}) => ({
   TENDON_PORT: "0",
   TENDON_DATA_DIR: join(folder, "data"),
   TENDON_DATABASE_URL: database.url,
-  TENDON_DATABASE_POOL: "2",
+  TENDON_DATABASE_POOL: "3",
   ...change,
 });
 
