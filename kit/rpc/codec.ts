@@ -8,8 +8,18 @@ import { bufferOf } from "./service.ts";
 /** grpc-js hands bytes through untouched; both mounts encode and decode themselves. */
 export const passBytes = (bytes: Buffer): Buffer => bytes;
 
+const sharedEncodings = new WeakMap<Message, Buffer | undefined>();
+
+/** For a message that goes to many: it is encoded once, and must not be changed any more. */
+export function encodedOnce<M extends Message>(message: M): M {
+  if (!sharedEncodings.has(message)) sharedEncodings.set(message, undefined);
+  return message;
+}
+
 /** Throws MESSAGE_TOO_LARGE above the bound that the other side would refuse. */
 export function encode(schema: DescMessage, message: Message): Buffer {
+  const known = sharedEncodings.get(message);
+  if (known !== undefined) return known;
   const bytes = bufferOf(toBinary(schema, message));
   if (bytes.length > MAX_GRPC_MESSAGE_BYTES) {
     throw new TendonError(
@@ -18,6 +28,7 @@ export function encode(schema: DescMessage, message: Message): Buffer {
       { bytes: String(bytes.length), limit: String(MAX_GRPC_MESSAGE_BYTES) },
     );
   }
+  if (sharedEncodings.has(message)) sharedEncodings.set(message, bytes);
   return bytes;
 }
 

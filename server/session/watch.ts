@@ -4,10 +4,15 @@
  * The cursor alone says what was delivered. The hub only says that there is more; events come from the hub's memory when
  * it has all of them, else from the database, a page at a time. So a slow reader costs one page, whatever it misses.
  */
-import type { MessageInitShape } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Clock } from "../../kit/clock.ts";
 import { notFound, TendonError } from "../../kit/errors.ts";
-import type { WatchEventsResponseSchema } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { encodedOnce } from "../../kit/rpc/codec.ts";
+import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
+import {
+  type WatchEventsResponse,
+  WatchEventsResponseSchema,
+} from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { EventRecord, EventStore } from "../store/events.ts";
 import type { SessionStore } from "../store/sessions.ts";
@@ -41,21 +46,42 @@ export interface WatchRequest {
 type Told = MessageInitShape<typeof WatchEventsResponseSchema>;
 
 export async function* watchLog(deps: WatchDeps, request: WatchRequest): AsyncGenerator<Told> {
-  const { clock } = deps;
+  const { watcher, signal } = request;
+  const isDue = { progress: true };
+  const stopTicking = deps.clock.every(PROGRESS_EVERY_MS, () => {
+    isDue.progress = true;
+    watcher.notify();
+  });
+  const onAbort = () => watcher.notify();
+  signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    yield* tellLog(deps, request, isDue);
+  } finally {
+    stopTicking();
+    signal.removeEventListener("abort", onAbort);
+  }
+}
+
+async function* tellLog(
+  deps: WatchDeps,
+  request: WatchRequest,
+  isDue: { progress: boolean },
+): AsyncGenerator<Told> {
   const { watcher, signal } = request;
   let cursor = request.afterPosition;
   // That of the cursor itself may have been signed after its event was delivered.
   let checkpointed = Math.max(cursor - 1, 0);
-  let saidAtMs: number | undefined;
   while (!signal.aborted) {
     if (watcher.draining)
       throw new TendonError("DRAINING", "the server stops; watch again from the last position");
-    for (const preview of watcher.takePreviews()) yield { kind: { case: "preview", value: preview } };
+    for (const preview of watcher.takePreviews()) {
+      yield toldToMany(preview, () => ({ kind: { case: "preview", value: preview } }));
+    }
     if (watcher.ended === "deleted") return;
     if (watcher.head > cursor) {
       const page = await nextPage(deps, request, cursor);
       for (const event of page.events) {
-        yield { kind: { case: "event", value: toEventMessage(event, false) } };
+        yield toldToMany(event, () => ({ kind: { case: "event", value: toEventMessage(event, false) } }));
       }
       cursor = page.cursor;
       continue;
@@ -75,14 +101,25 @@ export async function* watchLog(deps: WatchDeps, request: WatchRequest): AsyncGe
       watcher.checkpointed(standing.checkpointPosition);
       if (watcher.head > cursor || watcher.checkpointPosition > checkpointed) continue;
     }
-    const sinceMs = saidAtMs === undefined ? PROGRESS_EVERY_MS : clock.monotonicMs() - saidAtMs;
-    if (sinceMs >= PROGRESS_EVERY_MS || watcher.ended) {
+    if (isDue.progress || watcher.ended) {
+      isDue.progress = false;
       yield { kind: { case: "progress", value: { position: BigInt(cursor) } } };
-      saidAtMs = clock.monotonicMs();
     }
     if (watcher.ended) return;
-    await watcher.wait(clock, PROGRESS_EVERY_MS - (clock.monotonicMs() - saidAtMs!), signal);
+    await watcher.wait();
   }
+}
+
+const toldMessages = new WeakMap<object, WatchEventsResponse>();
+
+/** What the hub keeps in memory goes to all watchers of its session: its message is made once. */
+function toldToMany(what: EventRecord | Preview, make: () => Told): WatchEventsResponse {
+  let message = toldMessages.get(what);
+  if (message === undefined) {
+    message = encodedOnce(create(WatchEventsResponseSchema, make()));
+    toldMessages.set(what, message);
+  }
+  return message;
 }
 
 /** The next events after the cursor, and where the cursor is once they are delivered. */

@@ -1,5 +1,4 @@
 /** One watcher of a session, as the hub knows it: how far the log is, and previews that wait to be taken. */
-import type { Clock } from "../../kit/clock.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
 
 /** A watcher that does not take its previews loses what comes on top; they are lossy by contract. */
@@ -67,25 +66,19 @@ export class Watcher {
     return taken;
   }
 
-  /** Resolves when something changed since the last wait, after `timeoutMs`, or when the signal aborts. */
-  async wait(clock: Clock, timeoutMs: number, signal: AbortSignal): Promise<void> {
-    if (!this.woken && !signal.aborted && timeoutMs > 0) {
+  /** Resolves when something changed, or `notify` was called, since the last wait. */
+  async wait(): Promise<void> {
+    if (!this.woken) {
       await new Promise<void>((resolve) => {
-        const done = () => {
-          stop();
-          signal.removeEventListener("abort", done);
-          this.wake = undefined;
-          resolve();
-        };
-        const stop = clock.after(timeoutMs, done);
-        signal.addEventListener("abort", done, { once: true });
-        this.wake = done;
+        this.wake = resolve;
       });
+      this.wake = undefined;
     }
     this.woken = false;
   }
 
-  private notify(): void {
+  /** Has its reader look again. */
+  notify(): void {
     this.woken = true;
     this.wake?.();
   }
