@@ -4,6 +4,7 @@ import {
   ExecutionOutcome,
   type ExecutionResult,
   ExecutionResultSchema,
+  FailureOriginSchema,
 } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { TextBlock, ToolOutcome, ToolResult } from "./result.ts";
 
@@ -11,6 +12,7 @@ const OUTCOMES: Record<ToolOutcome, ExecutionOutcome> = {
   completed: ExecutionOutcome.COMPLETED,
   failed: ExecutionOutcome.COMPLETED,
   timed_out: ExecutionOutcome.TIMED_OUT,
+  stalled: ExecutionOutcome.TIMED_OUT,
   cancelled: ExecutionOutcome.CANCELLED,
   unknown: ExecutionOutcome.UNKNOWN,
 };
@@ -27,6 +29,9 @@ export function resultOfTool(result: ToolResult, outputBytes: number, note?: str
       .map(({ path, bytes, sha256 }) => ({ path, sizeBytes: BigInt(bytes), sha256 })),
     outputBytes: BigInt(outputBytes),
   });
+  if (result.outcome === "stalled") {
+    message.failure = create(FailureOriginSchema, { part: "sandbox", reason: "STALLED" });
+  }
   if (result.exit !== undefined) {
     const { code, signal } = result.exit;
     message.exit = create(ExecutionResultSchema.field.exit.message!, {

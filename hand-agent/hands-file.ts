@@ -12,6 +12,8 @@ export interface HandRecord {
   handle: JsonValue;
   /** Decimal digits; only ever grows. */
   ownerNumber: string;
+  /** How long its calls may show no progress; absent or 0 means the default. */
+  readonly stallTimeoutMs?: number;
   /** Installation that asked for it; nobody else may have it reaped. */
   readonly installationId: string;
 }

@@ -11,7 +11,7 @@ import { messageOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import { type Driver, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
 import { type HandSlot, type HandStatus, type LiveHand, newSlot, raiseOwner, statusOf } from "./hand-slot.ts";
 import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
@@ -229,7 +229,7 @@ export class Hands {
     );
   }
 
-  private newHand({ handId, driver, ownerNumber }: ProvisionCommand): HandSlot {
+  private newHand({ handId, driver, ownerNumber, environment }: ProvisionCommand): HandSlot {
     if (this.draining) throw new HandRefusal("DRAINING", STOPPING);
     // A parked hand is files only and holds no place; whether one may be resumed is the server's to say, who counts alike.
     const places = [...this.slots.values()].filter(({ record, lost }) => !lost && record.state !== "parked");
@@ -246,6 +246,7 @@ export class Hands {
       handle: null,
       ownerNumber: ownerNumber.toString(),
       installationId: this.options.installationId(),
+      stallTimeoutMs: Number(environment?.stallTimeoutMs ?? 0n),
     });
     this.slots.set(handId, slot);
     return slot;
@@ -273,7 +274,7 @@ export class Hands {
       failpoint("agent.hand_made");
       slot.record.state = "ready";
       slot.record.handle = hand.handle;
-      slot.live = { hand, tools: new HandTools(hand, this.options.clock), isNews: false };
+      slot.live = { hand, tools: this.toolsOf(slot, hand), isNews: false };
       slot.detail = `ready, isolation: ${hand.isolation}`;
     } catch (error) {
       if (driver !== undefined) await this.discard(driver, handId).catch(() => {});
@@ -284,6 +285,10 @@ export class Hands {
       stopTimer();
       this.stopper.signal.removeEventListener("abort", stop);
     }
+  }
+
+  private toolsOf({ record }: HandSlot, hand: Hand): HandTools {
+    return new HandTools(hand, this.options.clock, record.stallTimeoutMs);
   }
 
   /** Brings a hand back whose processes have ended. H-3. */
@@ -303,7 +308,7 @@ export class Hands {
         this.onChange(statusOf(slot));
         throw new HandRefusal("HAND_LOST", "The hand's workspace is gone; the call was not started.");
       }
-      slot.live = { hand: found, tools: new HandTools(found, this.options.clock), isNews: found.resumed };
+      slot.live = { hand: found, tools: this.toolsOf(slot, found), isNews: found.resumed };
       record.state = "ready";
       slot.detail = `ready, isolation: ${found.isolation}`;
       return slot.live;

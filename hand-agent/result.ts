@@ -24,6 +24,8 @@ export type ToolOutcome =
   /** The tool could not run: bad input, or the hand failed. */
   | "failed"
   | "timed_out"
+  /** It was ended because it showed no progress, before its time limit. */
+  | "stalled"
   | "cancelled"
   /** Nobody can know what was done. */
   | "unknown";

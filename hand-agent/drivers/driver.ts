@@ -184,6 +184,11 @@ export interface Hand {
 
   /** Living processes of one call, or of the whole hand. */
   callProcesses(callId?: string): Promise<ProcessInfo[]>;
+  /**
+   * CPU time in milliseconds that the call's processes have used, with that of their children that have ended. Only its
+   * growth means something. Left out, or undefined, where the driver does not know: such a call is never taken for stalled.
+   */
+  callCpuMs?(callId: string): Promise<number | undefined>;
   /** SIGKILLs all processes of the call within `withinMs` and says which are left. `also` is a process to end with it. */
   killCall(
     callId: string,

@@ -113,6 +113,10 @@ function tell({ end, left }: ShellResult, output: string, timeoutMs: number): To
       const text = withOutput(`bash: bash command timed out after ${timeoutMs}ms`, killed);
       return { ...result(text, end), isError: true, outcome: "timed_out" };
     }
+    case "stalled": {
+      const why = `bash: bash command stalled: for ${end.afterMs} ms it wrote nothing and its processes did no work`;
+      return { ...result(withOutput(why, killed), end), isError: true, outcome: "stalled" };
+    }
     case "cancelled": {
       if (!end.started) return errorResult("bash: bash command cancelled before it started", "cancelled");
       return {

@@ -2,6 +2,7 @@
 import type { Clock } from "../../kit/clock.ts";
 import type { Hand } from "../drivers/driver.ts";
 import { Shell } from "./shell.ts";
+import { DEFAULT_STALL_MS } from "./tool.ts";
 
 export class HandTools {
   readonly shell: Shell;
@@ -9,10 +10,11 @@ export class HandTools {
   private readonly hand: Hand;
   private ripgrep: Promise<boolean> | undefined;
 
-  constructor(hand: Hand, clock: Clock) {
+  /** `stallMs`: how long a command may show no progress; 0 means the default. */
+  constructor(hand: Hand, clock: Clock, stallMs = 0) {
     this.hand = hand;
     this.clock = clock;
-    this.shell = new Shell(hand, clock);
+    this.shell = new Shell(hand, clock, stallMs || DEFAULT_STALL_MS);
   }
 
   /** Whether the hand has ripgrep; its PATH holds system directories only, so it cannot be a file of the workspace. */

@@ -13,6 +13,7 @@
 import { type Clock, within } from "../../kit/clock.ts";
 import type { Hand, HandPipe, ProcessInfo } from "../drivers/driver.ts";
 import { type LiveEnd, LiveShell } from "./live-shell.ts";
+import { StallWatch } from "./stall-watch.ts";
 
 /** Within X4's three seconds, with room to say so. */
 const KILL_WITHIN_MS = 2_800;
@@ -35,6 +36,8 @@ export interface ShellCall {
 export type ShellEnd =
   | LiveEnd
   | { readonly kind: "timed_out" }
+  /** It showed no progress for the hand's bound. */
+  | { readonly kind: "stalled"; readonly afterMs: number }
   | { readonly kind: "cancelled"; readonly started: boolean };
 
 export interface ShellResult {
@@ -50,13 +53,15 @@ export class QueueFullError extends Error {}
 export class Shell {
   private readonly hand: Hand;
   private readonly clock: Clock;
+  private readonly stallMs: number;
   private live: LiveShell | undefined;
   private tail: Promise<unknown> = Promise.resolve();
   private queued = 0;
 
-  constructor(hand: Hand, clock: Clock) {
+  constructor(hand: Hand, clock: Clock, stallMs: number) {
     this.hand = hand;
     this.clock = clock;
+    this.stallMs = stallMs;
   }
 
   /** Runs the command after those that came before it. Rejects with `QueueFullError` or `HandError`. */
@@ -94,16 +99,19 @@ export class Shell {
     const live = await this.start();
     const pipe = await this.hand.openPipe(call.callId);
     const cut = new AbortController();
-    const output = this.forward(pipe, call, cut.signal);
+    const stall = this.watchForStall(call);
+    const output = this.forward(pipe, call, cut.signal, stall);
     const limit = new Limit(this.clock, call);
     const notStarted = new Promise<"not started">((resolve) => {
       limit.stopStart = this.clock.after(startTimeoutMs(call), () => resolve("not started"));
     });
     const ended = live.run({ ...call, pipe: pipe.path }, () => limit.stopStart());
-    const first = await Promise.race([ended, limit.reached, notStarted]);
+    const stalled = stall?.reached.then((): ShellEnd => ({ kind: "stalled", afterMs: this.stallMs }));
+    const first = await Promise.race([ended, limit.reached, notStarted, ...(stalled ? [stalled] : [])]);
     limit.stop();
-    const isCut = first === "not started" || first.kind === "timed_out" || first.kind === "cancelled";
-    if (isCut || first.kind !== "exited") this.live = undefined;
+    stall?.stop();
+    const isCut = first === "not started" || CUTS.has(first.kind);
+    if (first === "not started" || first.kind !== "exited") this.live = undefined;
     const killed = isCut
       ? await this.hand.killCall(call.callId, { withinMs: KILL_WITHIN_MS, also: live.process })
       : undefined;
@@ -123,9 +131,24 @@ export class Shell {
     return within(this.clock, KILL_WITHIN_MS, ended, () => new Error("silent")).catch(() => unknown);
   }
 
+  /** A call whose time limit comes first needs none. */
+  private watchForStall({ callId, timeoutMs }: ShellCall): StallWatch | undefined {
+    const { hand, clock, stallMs } = this;
+    if (timeoutMs <= stallMs) return undefined;
+    return new StallWatch({ clock, stallMs, cpuMs: async () => hand.callCpuMs?.(callId) });
+  }
+
   /** After a cut nobody waits for a slow reader any more. */
-  private async forward(pipe: HandPipe, call: ShellCall, cut: AbortSignal): Promise<void> {
-    for await (const chunk of pipe.chunks) await settledOrCut(call.onOutput(chunk), cut);
+  private async forward(
+    pipe: HandPipe,
+    call: ShellCall,
+    cut: AbortSignal,
+    stall: StallWatch | undefined,
+  ): Promise<void> {
+    for await (const chunk of pipe.chunks) {
+      const taken = call.onOutput(chunk);
+      await settledOrCut(stall?.during(taken) ?? taken, cut);
+    }
   }
 
   private async start(): Promise<LiveShell> {
@@ -142,6 +165,8 @@ export class Shell {
   }
 }
 
+/** Ends that come from outside: the command and its processes are killed. */
+const CUTS = new Set<ShellEnd["kind"]>(["timed_out", "stalled", "cancelled"]);
 const NOT_STARTED: ShellResult = { end: { kind: "cancelled", started: false }, left: [] };
 
 /** Waits for `promise`, whatever becomes of it, but not beyond the cut. Leaves no listener behind. */

@@ -31,6 +31,8 @@ export class InputError extends Error {
 }
 
 export const DEFAULT_TIMEOUT_MS = 120_000;
+/** How long a call may show no progress when its environment does not say. */
+export const DEFAULT_STALL_MS = 30 * 60_000;
 export const MAX_TIMEOUT_MS = 24 * 3_600_000;
 /** The most that `read` gives and `edit` takes. */
 export const MAX_FILE_BYTES = 256 * 1024;

@@ -232,3 +232,28 @@ test("a stop while a hand is being made gives it up at once, and it is made when
   await startAgent();
   expect(await running).toMatchObject({ text: "ran", isError: false });
 });
+
+test("a call that shows no progress is ended at its environment's bound with a result that says so, also after a restart (R2)", async () => {
+  const session = await withSession({ stallTimeoutMs: 1_500 });
+  const wedged = async () => {
+    const began = performance.now();
+    const call = await session.toolUse("bash", {
+      command: "echo begun; cat <> wait 2>&1",
+      timeout_ms: 600_000,
+    });
+    const { result } = await collect(rig.harness.execute(call));
+    // The bound, a quarter of it, and X4's three seconds.
+    expect(performance.now() - began).toBeLessThan(1_500 * 1.25 + 3_000);
+    expect(textOf(result!)).toMatch(/^(\[.*\n)?begun\nbash: bash command stalled: for 1500 ms .*\n.*killed/);
+    expect(ExecutionOutcome[result!.outcome]).toBe("TIMED_OUT");
+    expect(result!.failure).toMatchObject({ part: "sandbox", reason: "STALLED" });
+  };
+  expect(await bash(session, "mkfifo wait; echo ready")).toMatchObject({ text: "ready" });
+  await wedged();
+  await agent!.stop();
+  await startAgent();
+  await wedged();
+  // Longer than the bound without a word.
+  const busy = "end=$((SECONDS + 4)); while ((SECONDS < end)); do :; done; echo worked";
+  expect(await bash(session, busy)).toMatchObject({ text: "worked", isError: false });
+});

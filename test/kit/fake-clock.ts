@@ -66,6 +66,11 @@ export class FakeClock implements Clock {
     this.currentMs = untilMs;
   }
 
+  /** A machine that slept: the time is gone, and what was due fires at the next advance. */
+  skip(byMs: number): void {
+    this.currentMs += byMs;
+  }
+
   private add(timer: Timer): () => void {
     this.timers.add(timer);
     return () => this.timers.delete(timer);

@@ -18,8 +18,9 @@ export interface ToolCaller {
   bash(command: string, options?: CallOptions & { input?: Record<string, unknown> }): Promise<ToolResult>;
 }
 
-export function toolCaller(hand: Hand): ToolCaller {
-  const state = new HandTools(hand, systemClock);
+/** `stallMs`: how long a command may show no progress. */
+export function toolCaller(hand: Hand, stallMs = 0): ToolCaller {
+  const state = new HandTools(hand, systemClock, stallMs);
   let calls = 0;
   const call = (name: string, input: unknown, options: CallOptions = {}) =>
     executeTool({

@@ -182,6 +182,10 @@ export class ProcessHand implements Hand {
     return callId === undefined ? this.table.list() : this.table.ofCall(callId);
   }
 
+  async callCpuMs(callId: string): Promise<number | undefined> {
+    return this.table?.cpuMsOfCall(callId);
+  }
+
   async killCall(
     callId: string,
     { withinMs, also }: { withinMs: number; also?: RunningProcess },

@@ -13,6 +13,10 @@ import type { ProcessInfo } from "../driver.ts";
 
 /** The descriptor that marks a call's processes. High, so that no program expects it to be something else. */
 export const CALL_MARK_FD = 60;
+/** utime, stime, cutime and cstime of /proc/PID/stat, counted from the state. */
+const CPU_FIELDS = [11, 12, 13, 14];
+/** The kernel counts for programs in hundredths of a second, on every machine that Node runs on. */
+const TICK_MS = 10;
 /** Between two looks at what is left. */
 const KILL_POLL_MS = 10;
 
@@ -31,6 +35,8 @@ interface Row {
   readonly handId: string | undefined;
   /** Holds a pipe of one of the hand's calls. */
   readonly isMarked: boolean;
+  /** Its own, and of its children that have ended; undefined where nobody says. */
+  readonly cpuMs: number | undefined;
   callId: string | undefined;
 }
 
@@ -62,6 +68,11 @@ export class ProcessTable {
 
   async ofCall(callId: string): Promise<ProcessInfo[]> {
     return (await this.rows()).filter((row) => row.callId === callId).map(toInfo);
+  }
+
+  async cpuMsOfCall(callId: string): Promise<number | undefined> {
+    const used = (await this.rows()).filter((row) => row.callId === callId).map(({ cpuMs }) => cpuMs);
+    return used.includes(undefined) ? undefined : used.reduce<number>((sum, ms) => sum + ms!, 0);
   }
 
   /** The host's process id of a process that the hand knows under `namespacePid`; undefined once it is gone. */
@@ -109,7 +120,8 @@ export class ProcessTable {
       const stat = readFileSync(`/proc/${pid}/stat`, "latin1");
       const open = stat.indexOf("(");
       const close = stat.lastIndexOf(")");
-      const [state, ppid] = stat.slice(close + 2).split(" ");
+      const fields = stat.slice(close + 2).split(" ");
+      const [state, ppid] = fields;
       if (state === "Z" || state === "X") return undefined;
       const env = readFileSync(`/proc/${pid}/environ`, "utf8");
       const marked = this.callOfMark(pid);
@@ -120,6 +132,7 @@ export class ProcessTable {
         command: stat.slice(open + 1, close),
         handId: variable(env, "TENDON_HAND_ID"),
         isMarked: marked !== undefined,
+        cpuMs: CPU_FIELDS.reduce((sum, field) => sum + Number(fields[field]) * TICK_MS, 0),
         callId: marked ?? variable(env, "TENDON_CALL_ID"),
       };
     } catch {
@@ -152,6 +165,7 @@ export class ProcessTable {
         command: command.split(" ")[0] ?? "",
         handId,
         isMarked: false,
+        cpuMs: undefined,
         callId,
       };
       return [row];

@@ -125,6 +125,9 @@ export class ScriptedHand implements Hand {
   callProcesses(callId?: string): Promise<ProcessInfo[]> {
     return this.inner.callProcesses(callId);
   }
+  async callCpuMs(callId: string): Promise<number | undefined> {
+    return this.inner.callCpuMs?.(callId);
+  }
   killCall(
     callId: string,
     options: { withinMs: number; also?: RunningProcess },
