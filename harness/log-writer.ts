@@ -5,6 +5,7 @@ import { newId } from "../kit/ids.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { EventInput } from "../proto/gen/tendon/v1/event_pb.js";
 import type { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { appendEvents } from "./append-events.ts";
 import type { Lease } from "./lease.ts";
 import type { ServerCalls } from "./server-calls.ts";
 import type { SessionView } from "./session-view.ts";
@@ -28,9 +29,9 @@ export class LogWriter {
 
   /** Appends all or none, and takes them in. Rejects with LeaseEnded when this is not the session's brain any more (E1). */
   async append(events: readonly EventInput[]): Promise<void> {
-    const request = { sessionId: this.lease.sessionId, events: [...events], lease: this.lease.proof };
+    const request = { sessionId: this.lease.sessionId, events, lease: this.lease.proof };
     failpoint("harness.before_append");
-    const { receipts } = await this.calls.repeat((options) => this.sessions.emitEvents(request, options));
+    const receipts = await this.calls.repeat((options) => appendEvents(this.sessions, request, options));
     failpoint("harness.appended");
     this.view.appended(
       events,

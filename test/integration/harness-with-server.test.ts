@@ -156,6 +156,29 @@ describe("a harness at a real server, with a real hand", () => {
   );
 
   it(
+    "keeps an answer that is larger than a message, byte for byte, and a tool input beyond it is an error result (E4)",
+    async () => {
+      const long = "Grün \u2028 ".repeat(300_000);
+      const input = { path: "big.txt", content: "x".repeat(4 * 1024 * 1024) };
+      await start({ script: [turn([text(long), toolUse("write", input)]), turn(["Done."])] });
+      const sessionId = await talk("go");
+      const events = await idle(sessionId, 1, 60_000);
+      expect(types(events)).not.toContain("session.error");
+      const answer = events.find(({ type }) => type === "agent.message")!;
+      const bytes: Uint8Array[] = [];
+      const reading = platform.client(SessionService).readPayload({ sessionId, eventId: answer.id });
+      for await (const { chunk } of reading) bytes.push(chunk);
+      expect(JSON.parse(Buffer.concat(bytes).toString())).toEqual({
+        content: [{ type: "text", text: long }],
+      });
+      const result = events.find(({ type }) => type === "agent.tool_result")!;
+      expect(JSON.parse(result.payload)).toMatchObject({ is_error: true });
+      expect(JSON.parse(api.requests[1]!.body.toString()).messages[1].content[0].text).toBe(long);
+    },
+    TIMEOUT_MS,
+  );
+
+  it(
     "keeps its lease and its model request while the server restarts (E2)",
     async () => {
       const held = gate();
