@@ -3,10 +3,14 @@ import { Backoff } from "../kit/backoff.ts";
 import { type Clock, systemClock } from "../kit/clock.ts";
 import { TendonError } from "../kit/errors.ts";
 import type { Client } from "../kit/rpc/client.ts";
-import type { Event, Preview } from "../proto/gen/tendon/v1/event_pb.js";
+import type { Checkpoint, Event, Preview } from "../proto/gen/tendon/v1/event_pb.js";
 import type { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 
-export type Watched = { readonly event: Event } | { readonly preview: Preview };
+export type Watched =
+  | { readonly event: Event }
+  | { readonly preview: Preview }
+  /** May come again after a disconnect. */
+  | { readonly checkpoint: Checkpoint };
 
 export interface WatchOptions {
   readonly sessions: Pick<Client<typeof SessionService>, "watchEvents">;
@@ -50,6 +54,7 @@ export async function* watchSession(options: WatchOptions): AsyncGenerator<Watch
           after = kind.value.position;
           yield { event: kind.value };
         } else if (kind.case === "preview") yield { preview: kind.value };
+        else if (kind.case === "checkpoint") yield { checkpoint: kind.value };
         else if (kind.case === "progress" && kind.value.position > after) after = kind.value.position;
       }
     } catch (error) {

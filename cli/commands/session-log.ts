@@ -219,12 +219,16 @@ export function showOn(
   return (seen) => {
     if (output.json) output.message(WatchEventsResponseSchema, watchResponse(seen), () => "");
     else if ("event" in seen) view.event(seen.event);
-    else view.preview(seen.preview);
+    else if ("preview" in seen) view.preview(seen.preview);
   };
 }
 
 function watchResponse(seen: Watched): WatchEventsResponse {
-  return create(WatchEventsResponseSchema, {
-    kind: "event" in seen ? { case: "event", value: seen.event } : { case: "preview", value: seen.preview },
-  });
+  if ("event" in seen)
+    return create(WatchEventsResponseSchema, { kind: { case: "event", value: seen.event } });
+  const kind =
+    "preview" in seen
+      ? ({ case: "preview", value: seen.preview } as const)
+      : ({ case: "checkpoint", value: seen.checkpoint } as const);
+  return create(WatchEventsResponseSchema, { kind });
 }

@@ -29,6 +29,7 @@ import {
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
+import { addVerify } from "./session-verify.ts";
 
 export function addSessionCommands(program: Command): void {
   const session = program
@@ -59,6 +60,7 @@ Examples:
     output.message(WakeSessionResponseSchema, answer, text);
   });
   addSessionCopyCommands(session, sessionText);
+  addVerify(session);
   addEnding(session);
 }
 

@@ -1,6 +1,6 @@
 /** `tendon workspace`: tenants. */
 import { create } from "@bufbuild/protobuf";
-import type { Command } from "commander";
+import { type Command, InvalidArgumentError } from "commander";
 import {
   ListWorkspacesResponseSchema,
   type Workspace,
@@ -29,15 +29,23 @@ Examples:
   tendon workspace create acme --running-sessions 20
   tendon workspace list --json`,
   );
-  const createCommand = addLimitOptions(
-    workspace.command("create <name>").description("make a workspace"),
-  ).option("--request-id <id>", "makes repeating this command safe");
-  onAction<LimitOptions & { requestId?: string }>(createCommand, async ({ options, args, api, output }) => {
-    const limits = changedLimits(undefined, options) ?? create(WorkspaceLimitsSchema);
-    const request = { requestId: options.requestId ?? "", name: String(args[0]), limits };
-    const { workspace: made } = await api.admin.createWorkspace(request, CALL_WITHIN);
-    output.message(WorkspaceSchema, made!, () => workspaceText(made!));
-  });
+  const createCommand = addLimitOptions(workspace.command("create <name>").description("make a workspace"))
+    .option("--tamper-evident", "hash and sign the logs of its sessions")
+    .option("--request-id <id>", "makes repeating this command safe");
+  onAction<LimitOptions & { tamperEvident?: boolean; requestId?: string }>(
+    createCommand,
+    async ({ options, args, api, output }) => {
+      const limits = changedLimits(undefined, options) ?? create(WorkspaceLimitsSchema);
+      const request = {
+        requestId: options.requestId ?? "",
+        name: String(args[0]),
+        limits,
+        tamperEvident: options.tamperEvident === true,
+      };
+      const { workspace: made } = await api.admin.createWorkspace(request, CALL_WITHIN);
+      output.message(WorkspaceSchema, made!, () => workspaceText(made!));
+    },
+  );
   const list = addPageOptions(workspace.command("list").description("list workspaces"));
   list.option("--archived", "also archived ones");
   onAction<PageOptions & { archived?: boolean }>(list, async ({ options, api, output }) => {
@@ -69,20 +77,30 @@ Examples:
 
 function addUpdate(workspace: Command): void {
   const command = addLimitOptions(
-    workspace.command("update <workspace>").description("change name or limits; what is left out stays"),
-  ).option("--name <name>", "new name");
-  onAction<LimitOptions & { name?: string }>(command, async ({ options, args, api, output }) => {
-    const workspaceId = String(args[0]);
-    const { workspace: before } = await api.admin.getWorkspace({ workspaceId }, CALL_WITHIN);
-    const limits = changedLimits(before?.limits, options);
-    const request = {
-      workspaceId,
-      ...(options.name === undefined ? {} : { name: options.name }),
-      ...(limits === undefined ? {} : { limits }),
-    };
-    const { workspace: after } = await api.admin.updateWorkspace(request, CALL_WITHIN);
-    output.message(WorkspaceSchema, after!, () => workspaceText(after!));
-  });
+    workspace.command("update <workspace>").description("change a workspace; what is left out stays"),
+  )
+    .option("--name <name>", "new name")
+    .option(
+      "--tamper-evident <on|off>",
+      "whether the logs of sessions made from now on are hashed and signed",
+      parseOnOff,
+    );
+  onAction<LimitOptions & { name?: string; tamperEvident?: boolean }>(
+    command,
+    async ({ options, args, api, output }) => {
+      const workspaceId = String(args[0]);
+      const { workspace: before } = await api.admin.getWorkspace({ workspaceId }, CALL_WITHIN);
+      const limits = changedLimits(before?.limits, options);
+      const request = {
+        workspaceId,
+        ...(options.name === undefined ? {} : { name: options.name }),
+        ...(limits === undefined ? {} : { limits }),
+        ...(options.tamperEvident === undefined ? {} : { tamperEvident: options.tamperEvident }),
+      };
+      const { workspace: after } = await api.admin.updateWorkspace(request, CALL_WITHIN);
+      output.message(WorkspaceSchema, after!, () => workspaceText(after!));
+    },
+  );
 }
 
 function addLimitOptions(command: Command): Command {
@@ -123,7 +141,12 @@ function workspaceTable(workspaces: readonly Workspace[]): string {
   return formatTable(["ID", "NAME", "CREATED"], rows);
 }
 
-function workspaceText({ id, name, limits, createdAt, archivedAt }: Workspace): string {
+function parseOnOff(word: string): boolean {
+  if (word === "on" || word === "off") return word === "on";
+  throw new InvalidArgumentError("It must be on or off.");
+}
+
+function workspaceText({ id, name, limits, tamperEvident, createdAt, archivedAt }: Workspace): string {
   const limit = (value: number | bigint | undefined) => (value ? String(value) : "");
   return formatFields([
     ["id", id],
@@ -132,6 +155,7 @@ function workspaceText({ id, name, limits, createdAt, archivedAt }: Workspace): 
     ["hands", limit(limits?.hands)],
     ["blob bytes", limit(limits?.blobBytes)],
     ["retention days", limit(limits?.retentionDays)],
+    ["tamper-evident", tamperEvident ? "yes" : ""],
     ["created", timeText(createdAt)],
     ["archived", timeText(archivedAt)],
   ]);

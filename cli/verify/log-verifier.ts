@@ -1,0 +1,154 @@
+/**
+ * Whether a log fits itself (pure): each hash its event and the hash before, each checkpoint its signature and the hash at
+ * its position. Whose keys they are that signed is for the caller to say.
+ */
+import { type Checkpoint, isSigned } from "../../kit/chain/checkpoint.ts";
+import { eventHash, type HashedEvent, originHash, sha256Hex } from "../../kit/chain/event-hash.ts";
+import type { LogEvent, LogHeader } from "../../kit/log-file/log-lines.ts";
+
+export interface Problem {
+  /** First position that does not fit. */
+  readonly position: number;
+  readonly problem: string;
+}
+
+/** An event as it is compared with another log's. */
+export interface SeenEvent extends HashedEvent {
+  /** Undefined when it has none, or is not hashed. */
+  readonly hash: string | undefined;
+  /** Whether `internalSha256` says what there is. */
+  readonly knowsInternal: boolean;
+}
+
+export interface KeyUse {
+  /** Of the first checkpoint that the key signed. */
+  readonly firstPosition: number;
+  count: number;
+}
+
+const MAX_PROBLEMS = 100;
+/** Where servers sign. */
+const RESTS = new Set(["session.status_idle", "session.status_terminated", "session.forked"]);
+/** A server signs within seconds; when none lives, the next one does. */
+const UNSIGNED_FOR_MS = 60_000;
+const LATE_MS = 10 * 60_000;
+
+export class LogVerifier {
+  readonly problems: Problem[] = [];
+  readonly notes: string[] = [];
+  readonly keys = new Map<string, KeyUse>();
+  events = 0;
+  checkpoints = 0;
+  /** Newest position that fits a checkpoint, and when that was signed. */
+  signedUpTo = 0;
+  signedAt: Date | undefined;
+  private readonly header: LogHeader;
+  private readonly pinnedKeys: ReadonlySet<string> | undefined;
+  /** Undefined for a log without hashes. */
+  private previous: string | undefined;
+
+  /** With `pinnedKeys`, what others signed counts for nothing. */
+  constructor(header: LogHeader, pinnedKeys?: ReadonlySet<string>) {
+    this.header = header;
+    this.pinnedKeys = pinnedKeys;
+    this.previous = header.chain && originHash(header.sessionId, header.chain.origin);
+  }
+
+  add(event: LogEvent): SeenEvent {
+    const { position, hash } = event;
+    if (position !== this.events + 1) this.report(this.events + 1, `is missing, ${position} follows`);
+    this.events = position;
+    const seen = this.seen(event);
+    if (this.previous !== undefined) {
+      this.checkHash(seen, this.previous);
+      this.checkSigned(event);
+      this.previous = hash ?? this.previous;
+    }
+    return seen;
+  }
+
+  /** Nothing follows. */
+  end(): void {
+    const { head, chain } = this.header;
+    if (this.events < head) this.report(this.events + 1, `is missing, the session has ${head} events`);
+    if (chain && this.events === head && chain.hash !== this.previous) {
+      this.report(Math.max(head, 1), "the session's own hash is not that of its newest event");
+    }
+  }
+
+  report(position: number, problem: string): void {
+    if (this.problems.length < MAX_PROBLEMS) this.problems.push({ position, problem });
+  }
+
+  private seen(event: LogEvent): SeenEvent {
+    const { payload, internal, internalSha256 } = event;
+    return {
+      ...event,
+      payloadSha256: sha256Hex(payload),
+      internalSha256: internal === undefined ? internalSha256 : sha256Hex(internal),
+      knowsInternal: this.header.withInternal || this.header.chain !== undefined,
+    };
+  }
+
+  private checkHash(event: SeenEvent, previous: string): void {
+    if (event.hash === undefined) this.report(event.position, "has no hash");
+    else if (event.hash !== eventHash(previous, this.header.sessionId, event)) {
+      this.report(event.position, "does not fit its hash and the one before");
+    }
+  }
+
+  private checkSigned(event: LogEvent): void {
+    const { position, checkpoint } = event;
+    const copied = this.header.chain?.origin.position ?? 0;
+    if (checkpoint) {
+      this.checkCheckpoint({ sessionId: this.header.sessionId, position, ...checkpoint }, event);
+      const lateMs = checkpoint.signedAt.getTime() - event.createdAt.getTime();
+      if (lateMs > LATE_MS && position > copied) {
+        const minutes = Math.floor(lateMs / 60_000);
+        this.note(
+          `position ${position} was signed ${minutes} minutes late: what was changed until then is not shown by it`,
+        );
+      }
+      return;
+    }
+    if (!RESTS.has(event.type) || position <= copied) return;
+    const ageMs = this.header.exportedAt.getTime() - event.createdAt.getTime();
+    if (ageMs > UNSIGNED_FOR_MS)
+      this.report(position, "the session came to rest, but there is no checkpoint");
+    else this.note(`position ${position} is not signed yet`);
+  }
+
+  private checkCheckpoint(checkpoint: Checkpoint, event: LogEvent): void {
+    const { position, publicKey } = checkpoint;
+    this.checkpoints += 1;
+    const isPinned = this.pinnedKeys?.has(publicKey) ?? true;
+    if (!isSigned(checkpoint)) {
+      this.report(position, "the checkpoint's signature is not that of its key");
+      return;
+    }
+    if (!isPinned) {
+      this.report(position, `is signed by ${publicKey}, which is none of the pinned keys`);
+      return;
+    }
+    const use = this.keys.get(publicKey) ?? { firstPosition: position, count: 0 };
+    use.count += 1;
+    this.keys.set(publicKey, use);
+    if (this.matches(checkpoint, event.hash)) {
+      this.signedUpTo = position;
+      this.signedAt = checkpoint.signedAt;
+    }
+  }
+
+  /** Also for a checkpoint that somebody kept. */
+  matches({ position, hash }: Pick<Checkpoint, "position" | "hash">, found: string | undefined): boolean {
+    if (hash === found) return true;
+    const from = this.signedUpTo + 1;
+    const where = from === position ? "it was" : `something from position ${from} to ${position} was`;
+    this.report(position, `is not what was signed: ${where} changed, and all hashes after it`);
+    return false;
+  }
+
+  private note(text: string): void {
+    if (this.notes.length < MAX_PROBLEMS) this.notes.push(text);
+  }
+}
