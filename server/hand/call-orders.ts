@@ -6,6 +6,7 @@ import type { CallRecord, ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
 import type { HandDeps } from "./deps.ts";
 import type { CallOrder } from "./executor.ts";
+import { checkOperator, visibleHand } from "./hand-access.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
 import { callTimeoutMs, checkToolUse, executionKey, parseInput } from "./rules.ts";
 
@@ -90,7 +91,7 @@ export class CallOrders {
       answersToolUse: true,
     };
     if (existing === undefined && request.handId !== "") {
-      const hand = await this.visibleHand(request.handId, principal);
+      const hand = await visibleHand(this.deps.store.hands, request.handId, principal);
       if (hand.sessionId !== sessionId) throw notFound("hand of the session", request.handId);
     }
     checkSameHand(request, existing);
@@ -112,7 +113,7 @@ export class CallOrders {
   ): Promise<Ordered> {
     if (principal.kind === "harness") throw needsSession();
     const hand = await this.handFor(request, principal);
-    if (hand.sessionId !== undefined) this.checkOperator(request, principal);
+    if (hand.sessionId !== undefined) checkOperator(principal, request.reason);
     const key = executionKey(hand.workspaceId, request.executionId);
     const existing = await this.deps.store.executions.find(key);
     if (existing !== undefined && (existing.name !== request.name || existing.input !== request.input)) {
@@ -141,7 +142,7 @@ export class CallOrders {
 
   private async handFor(request: ExecuteRequest, principal: Principal): Promise<HandRecord> {
     if (request.handId !== "") {
-      const hand = await this.visibleHand(request.handId, principal);
+      const hand = await visibleHand(this.deps.store.hands, request.handId, principal);
       if (request.sessionId !== "" && hand.sessionId !== request.sessionId) {
         throw notFound("hand of the session", request.handId);
       }
@@ -151,7 +152,7 @@ export class CallOrders {
     const workspaceId = await this.deps.store.hands.workspaceOfSession(request.sessionId);
     if (workspaceId === undefined || !maySee(principal, workspaceId))
       throw notFound("session", request.sessionId);
-    this.checkOperator(request, principal);
+    checkOperator(principal, request.reason);
     const hand = await this.deps.store.hands.usable(request.sessionId, request.slot);
     if (hand === undefined) {
       throw new TendonError(
@@ -159,27 +160,6 @@ export class CallOrders {
         `session "${request.sessionId}" has no hand in the slot "${request.slot}" now`,
       );
     }
-    return hand;
-  }
-
-  private checkOperator(request: ExecuteRequest, principal: Principal): void {
-    if (principal.kind !== "admin") {
-      throw new TendonError(
-        "ROLE_NOT_ALLOWED",
-        "only the session's brain, or an admin who gives a reason, may use a session's hand",
-      );
-    }
-    if (request.reason === "") {
-      throw new TendonError(
-        "ROLE_NOT_ALLOWED",
-        "reason: say why you work on a session's hand; its log keeps it",
-      );
-    }
-  }
-
-  private async visibleHand(handId: string, principal: Principal): Promise<HandRecord> {
-    const hand = await this.deps.store.hands.find(handId);
-    if (hand === undefined || !maySee(principal, hand.workspaceId)) throw notFound("hand", handId);
     return hand;
   }
 
@@ -199,7 +179,7 @@ export class CallOrders {
       executionId,
       slot: payload.hand ?? "",
       name: payload.name ?? "",
-      input: JSON.stringify(payload.input ?? {}),
+      input: writtenInput(payload.input),
       timeoutMs: 0,
       answersToolUse: true,
     };
@@ -211,6 +191,15 @@ export class CallOrders {
     const scope = "workspaceId" in principal ? principal.workspaceId : undefined;
     const key = executionKey(scope ?? this.deps.defaultWorkspaceId, executionId);
     return { executionKey: key, lease: undefined, call: undefined };
+  }
+}
+
+/** Of a call that never runs; what is nested too deeply to be written would have been refused. */
+function writtenInput(input: unknown): string {
+  try {
+    return JSON.stringify(input ?? {});
+  } catch {
+    return "{}";
   }
 }
 

@@ -108,6 +108,15 @@ describe("calls", () => {
     expect(() => parseInput(input)).toThrow(/^input: must be JSON text/);
   });
 
+  test("an input that is nested beyond every use is refused, however its strings look", () => {
+    const nested = (levels: number) => `{"a":${"[".repeat(levels)}${"]".repeat(levels)}}`;
+    expect(() => parseInput(nested(100_000))).toThrow(/^input: is nested more than 1000 levels/);
+    expect(() => parseInput(nested(1_000))).toThrow(/^input: is nested/);
+    expect(parseInput(nested(999))).toHaveProperty("a");
+    const text = `${"[".repeat(2_000)}\\"${"{".repeat(2_000)}`;
+    expect(parseInput(JSON.stringify({ a: text }))).toEqual({ a: text });
+  });
+
   test("a call's own limit counts when the caller gives none and it makes sense", () => {
     expect(callTimeoutMs(5n, { timeout_ms: 9 })).toBe(5);
     expect(callTimeoutMs(0n, { timeout_ms: 9 })).toBe(9);

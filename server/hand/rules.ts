@@ -70,6 +70,13 @@ export function choosePlacement(
   return { kind: "place", agent, driver, why: `placed on ${name} by driver ${driver.name}` };
 }
 
+/** INVALID_FIELD for a name that could be taken for something else where tools are named after slots. */
+export function checkSlot(slot: string, field: string): void {
+  if (slot.includes("__") || slot === "mcp") {
+    throw invalidField(field, 'a slot\'s name has no "__" and is not "mcp"');
+  }
+}
+
 /** "7 days", "30 min", "90 s": the largest unit that says it exactly; below a second in milliseconds. */
 export function durationText(ms: number): string {
   if (ms === 24 * 3_600_000) return "1 day";
@@ -145,8 +152,14 @@ export function checkToolUse(
   }
 }
 
-/** INVALID_FIELD unless it is JSON text of one object. */
+/** Comparing and writing values again takes stack for each level; no tool's input comes near it. */
+const MAX_INPUT_DEPTH = 1_000;
+
+/** INVALID_FIELD unless it is JSON text of one object, nested at most `MAX_INPUT_DEPTH` levels deep. */
 export function parseInput(input: string): Record<string, unknown> {
+  if (isDeeperThan(input, MAX_INPUT_DEPTH)) {
+    throw invalidField("input", `is nested more than ${MAX_INPUT_DEPTH} levels deep`);
+  }
   let value: unknown;
   try {
     value = JSON.parse(input);
@@ -157,6 +170,25 @@ export function parseInput(input: string): Record<string, unknown> {
     throw invalidField("input", "must be JSON text of one object");
   }
   return value as Record<string, unknown>;
+}
+
+/** Of JSON text; of other text it says anything. */
+function isDeeperThan(text: string, limit: number): boolean {
+  let depth = 0;
+  let inString = false;
+  if (text.length <= limit) return false;
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text[at];
+    if (inString) {
+      if (character === "\\") at += 1;
+      else if (character === '"') inString = false;
+    } else if (character === '"') inString = true;
+    else if (character === "[" || character === "{") {
+      depth += 1;
+      if (depth > limit) return true;
+    } else if (character === "]" || character === "}") depth -= 1;
+  }
+  return false;
 }
 
 /** The caller's limit, else the one that the call itself asks for, else the default. */
