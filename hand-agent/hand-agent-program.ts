@@ -17,6 +17,7 @@ import { probeDrivers } from "./driver-offers.ts";
 import type { Driver } from "./drivers/driver.ts";
 import { makeDrivers } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
+import { AgentRelays } from "./relay/agent-relays.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
 
 /** Gives the exit code. */
@@ -79,19 +80,29 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
 async function doctor({ values }: HandAgentSettings): Promise<number> {
   const log = createLogger("hand-agent", "silent");
   const dataDir = resolve(values.TENDON_HAND_AGENT_DATA_DIR);
-  const offers = await probeDrivers(driversOf(values, dataDir, log));
+  const [offers, limitedNetwork] = await Promise.all([
+    probeDrivers(driversOf(values, dataDir, log)),
+    relaysOf(values, log).probe(),
+  ]);
   const drivers = offers.map(({ name, available, isolation, detail }) => ({
     name,
     available,
     isolation,
     detail,
   }));
-  process.stdout.write(`${JSON.stringify({ build: BUILD, node: process.version, dataDir, drivers })}\n`);
+  const report = { build: BUILD, node: process.version, dataDir, drivers, limitedNetwork };
+  process.stdout.write(`${JSON.stringify(report)}\n`);
   return drivers.some(({ available }) => available) ? 0 : 1;
 }
 
 function driversOf(values: HandAgentSettings["values"], dataDir: string, log: Logger): Driver[] {
   const process = { isolation: values.TENDON_HAND_AGENT_ISOLATION };
-  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, process };
+  const relays = relaysOf(values, log);
+  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, relays, process };
   return makeDrivers(options, values.TENDON_HAND_AGENT_TEST_SCRIPT);
+}
+
+/** Hands reach the network as this machine does: by its name servers, and through its proxy where it has one. */
+function relaysOf({ HTTPS_PROXY, NO_PROXY }: HandAgentSettings["values"], log: Logger): AgentRelays {
+  return new AgentRelays({ proxy: { httpsProxy: HTTPS_PROXY, noProxy: NO_PROXY }, clock: systemClock, log });
 }

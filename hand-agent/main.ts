@@ -1,5 +1,5 @@
 /** The hand agent's program. */
 import { runMain } from "../kit/program.ts";
-import { handAgentProgram } from "./hand-agent-program.ts";
+import { startHandAgent } from "./start-hand-agent.ts";
 
-await runMain("hand-agent", handAgentProgram);
+await runMain("hand-agent", startHandAgent);

@@ -3,6 +3,7 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { Relays } from "../relay/relay.ts";
 import type { Driver, ToolDefinition } from "./driver.ts";
 import type { IsolationMode } from "./process/isolation.ts";
 import { ProcessDriver } from "./process/process-driver.ts";
@@ -15,6 +16,8 @@ export interface DriverOptions {
   readonly log: Logger;
   /** The tools that hands with processes and files get. */
   readonly tools: readonly ToolDefinition[];
+  /** The ways out of hands whose network is limited; without it, such hands are refused. */
+  readonly relays?: Relays;
   readonly process: {
     readonly isolation?: "auto" | IsolationMode;
     readonly hiddenPaths?: readonly string[];

@@ -8,7 +8,8 @@ export function bubblewrapArgs(
 ): string[] {
   const identity = options.asRoot
     ? ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"].flatMap((name) => ["--cap-add", name])
-    : ["--unshare-user", "--uid", `${options.uid}`, "--gid", `${options.gid}`];
+    : // In a user namespace with a network of its own we are its root, whose rights bwrap would pass on.
+      ["--unshare-user", "--uid", `${options.uid}`, "--gid", `${options.gid}`, "--cap-drop", "ALL"];
   return [
     ...["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"],
     ...["--die-with-parent", "--as-pid-1", ...identity],

@@ -16,6 +16,7 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { join } from "node:path";
+import type { RestrictedNetwork } from "./hand-network.ts";
 import type { IsolationMode } from "./isolation.ts";
 import { checkPlace, tidyAbove } from "./system-folder.ts";
 
@@ -38,14 +39,17 @@ export interface HandDirs {
   readonly etc: string;
 }
 
-/** What must outlive the agent for the hand to be resumed. Version 1. */
+/** What must outlive the agent for the hand to be resumed. */
 export interface HandRecord {
-  readonly version: 1;
+  /** 2 where the network is less than the host's: a build that knows only 1 refuses the hand, and does not open it. */
+  readonly version: 1 | 2;
   readonly handId: string;
   readonly mode: IsolationMode;
   /** The hand's own uid; undefined where it runs as the agent's user. */
   readonly uid?: number | undefined;
   readonly env: Readonly<Record<string, string>>;
+  /** In version 2. */
+  readonly network?: RestrictedNetwork | undefined;
 }
 
 export async function findHandDirs(handsDir: string, handId: string): Promise<HandDirs> {

@@ -1,4 +1,5 @@
 /** The ways in which a process hand can be kept apart from its host, and the command line that starts each. */
+import { LOOPBACK_UP, ownNetworkArgv } from "../../relay/own-network.ts";
 import { bubblewrapArgs } from "./bubblewrap.ts";
 import { namespacesScript } from "./namespaces.ts";
 import type { SandboxPlan } from "./sandbox-plan.ts";
@@ -20,6 +21,8 @@ export interface LaunchInput {
   readonly identity: Identity;
   readonly plan: SandboxPlan;
   readonly mountPoint: string;
+  /** Whether the hand gets a network namespace of its own; `launchArgv`'s process is in it, with what it takes to enter. */
+  readonly ownNetwork: boolean;
   /** The first process of the hand. */
   readonly init: readonly string[];
 }
@@ -29,16 +32,20 @@ export function hasPidNamespace(mode: IsolationMode): boolean {
   return mode === "bubblewrap" || mode === "namespaces";
 }
 
-export function launchArgv({ mode, identity, plan, mountPoint, init }: LaunchInput): string[] {
+export function launchArgv({ mode, identity, plan, mountPoint, ownNetwork, init }: LaunchInput): string[] {
   const dropped = [...dropPrivileges(mode, identity), ...init];
   switch (mode) {
-    case "bubblewrap":
-      return ["bwrap", ...bubblewrapArgs(plan, identity), ...dropped];
+    case "bubblewrap": {
+      const argv = ["bwrap", ...bubblewrapArgs(plan, identity), ...dropped];
+      return ownNetwork ? ownNetworkArgv(argv, identity) : argv;
+    }
     case "namespaces": {
       const user = identity.asRoot ? [] : ["--user", "--map-root-user"];
+      const network = ownNetwork ? ["--net"] : [];
+      const script = (ownNetwork ? `${LOOPBACK_UP}\n` : "") + namespacesScript(plan, mountPoint);
       return [
-        ...["unshare", ...user, "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"],
-        ...["/bin/sh", "-c", namespacesScript(plan, mountPoint), "tendon-sandbox", ...dropped],
+        ...["unshare", ...user, ...network, "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"],
+        ...["/bin/sh", "-c", script, "tendon-sandbox", ...dropped],
       ];
     }
     case "uid":

@@ -1,8 +1,8 @@
 /**
  * The driver that runs hands as processes of this machine, as strongly kept apart as the machine allows.
  *
- * A hand's directory is seen at the same path inside and outside. The network is the host's. An agent that starts
- * again resumes its hands by `recover`: files stay, processes are gone.
+ * A hand's directory is seen at the same path inside and outside. The network is the host's unless the hand's spec says
+ * less. An agent that starts again resumes its hands by `recover`: files stay, processes are gone.
  */
 import { randomBytes } from "node:crypto";
 import { chmod, mkdir, readdir } from "node:fs/promises";
@@ -11,6 +11,7 @@ import { dirname, join, resolve } from "node:path";
 import type { Clock } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
+import type { Relays } from "../../relay/relay.ts";
 import {
   type DestroyReport,
   type Driver,
@@ -34,6 +35,7 @@ import {
   removeDirs,
   writeRecord,
 } from "./hand-dirs.ts";
+import { checkNetwork, networkVariables, openNetwork, restrictedNetwork } from "./hand-network.ts";
 import { InitChannel } from "./init-channel.ts";
 import { INIT_SCRIPT } from "./init-script.ts";
 import { hasPidNamespace, type Identity, type IsolationMode, launchArgv } from "./isolation.ts";
@@ -57,6 +59,7 @@ export interface ProcessDriverOptions {
   /** The hands' PATH. */
   readonly path?: string;
   readonly tools: readonly ToolDefinition[];
+  readonly relays?: Relays;
 }
 
 const DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -69,7 +72,7 @@ const LEFTOVERS_WITHIN_MS = 3_000;
 
 export class ProcessDriver implements Driver {
   readonly name = "process";
-  readonly capabilities: DriverCapabilities = { park: true, limits: [], network: "host" };
+  readonly capabilities: DriverCapabilities = { park: true, limits: [], network: "configurable" };
   readonly tools: readonly ToolDefinition[];
   private readonly options: ProcessDriverOptions;
   private readonly handsDir: string;
@@ -103,7 +106,10 @@ export class ProcessDriver implements Driver {
       if (before && (await hasFiles(dirs))) return this.resume(before, dirs, signal);
       if (before || dirs.files !== dirs.base) await this.removeLeftovers(spec.handId);
       try {
-        const hand = await this.create(spec.handId, await this.way(), spec.env ?? {}, signal);
+        const way = await this.way();
+        const network = restrictedNetwork(spec.network);
+        checkNetwork(network, way.mode);
+        const hand = await this.create(spec.handId, way, { env: spec.env ?? {}, network }, signal);
         await this.putResources(hand, spec, signal);
         return hand;
       } catch (error) {
@@ -163,7 +169,7 @@ export class ProcessDriver implements Driver {
   private async tryWay(way: Way): Promise<Trial> {
     const handId = PROBE_PREFIX + randomBytes(6).toString("hex");
     try {
-      const hand = await this.create(handId, way, {}, undefined);
+      const hand = await this.create(handId, way, { env: {} }, undefined);
       const secret = join(this.handsDir, handId, "hand.json");
       const test =
         way.mode === "none" ? ": >probe" : `: >probe && ! : <'${secret}' && ! : >/usr/.tendon-probe`;
@@ -184,14 +190,14 @@ export class ProcessDriver implements Driver {
   private async create(
     handId: string,
     { mode, elsewhere }: Way,
-    env: Readonly<Record<string, string>>,
+    { env, network }: Pick<HandRecord, "env" | "network">,
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
     await mkdir(this.handsDir, { recursive: true, mode: 0o711 });
     await chmod(this.handsDir, 0o711);
     const dirs = elsewhere ? await this.makeElsewhere(handId) : await findHandDirs(this.handsDir, handId);
     const uid = await this.prepareWithUid(dirs, mode);
-    const record: HandRecord = { version: 1, handId, mode, uid, env };
+    const record: HandRecord = { version: network === undefined ? 1 : 2, handId, mode, uid, env, network };
     await writeRecord(dirs, record);
     return this.open(record, dirs, { resumed: false }, signal);
   }
@@ -236,7 +242,8 @@ export class ProcessDriver implements Driver {
     dirs: HandDirs,
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
-    if (record.version !== 1) throw new HandError("the hand was made by a newer version of the driver");
+    if (record.version !== 1 && record.version !== 2)
+      throw new HandError("the hand was made by a newer version of the driver");
     if (this.asRoot && record.uid === undefined && this.options.isolation !== "none") {
       throw new HandError(
         "the hand has no uid of its own and would run as root; release it, or accept that with TENDON_HAND_AGENT_ISOLATION=none",
@@ -268,7 +275,7 @@ export class ProcessDriver implements Driver {
       resumed,
       clock: this.options.clock,
       log: this.options.log,
-      launch: (launchSignal) => this.launch(mode, identity, dirs, launchSignal),
+      launch: (launchSignal) => this.launch(record, identity, dirs, launchSignal),
       onEnding: (end) => {
         this.live.delete(handId);
         const over = end.catch(() => {}).then(() => this.ending.delete(handId));
@@ -285,8 +292,8 @@ export class ProcessDriver implements Driver {
     }
   }
 
-  private launch(
-    mode: IsolationMode,
+  private async launch(
+    { handId, mode, network }: HandRecord,
     identity: Identity,
     dirs: HandDirs,
     signal: AbortSignal | undefined,
@@ -307,8 +314,16 @@ export class ProcessDriver implements Driver {
         : [],
     });
     const init = ["/bin/bash", "--noprofile", "--norc", "-c", INIT_SCRIPT, "tendon-init"];
-    const argv = launchArgv({ mode, identity, plan, mountPoint: dirs.mountPoint, init });
-    return InitChannel.start(argv, { clock: this.options.clock, env: this.baseEnv(mode, dirs), signal });
+    const ownNetwork = network !== undefined;
+    const argv = launchArgv({ mode, identity, plan, mountPoint: dirs.mountPoint, ownNetwork, init });
+    const { clock, relays } = this.options;
+    const channel = await InitChannel.start(argv, {
+      clock,
+      env: { ...this.baseEnv(mode, dirs), ...networkVariables(network) },
+      signal,
+    });
+    await openNetwork({ handId, network, channel, relays, signal });
+    return channel;
   }
 
   /** Built from nothing: no variable of the agent reaches a hand. */

@@ -1,0 +1,134 @@
+/** The connections of one hand's relay: counted, bounded, and ended when they stand still. */
+import type { Socket } from "node:net";
+import type { Clock } from "../../kit/clock.ts";
+
+export interface ConnectionLimits {
+  /** Connections of one hand. */
+  readonly maxConnections: number;
+  /** Without a way out yet: sending a request, or between two. */
+  readonly requestMs: number;
+  /** Without a byte in either direction. */
+  readonly idleMs: number;
+  /** The same, once one side has said that it sends no more. */
+  readonly halfOpenMs: number;
+}
+
+/** Connections of all hands of this agent together, so that they leave it descriptors. */
+export class ConnectionBudget {
+  private left: number;
+
+  constructor(connections: number) {
+    this.left = connections;
+  }
+
+  take(): boolean {
+    if (this.left === 0) return false;
+    this.left -= 1;
+    return true;
+  }
+
+  give(): void {
+    this.left += 1;
+  }
+}
+
+export class RelayConnection {
+  readonly client: Socket;
+  /** Where it leads at the moment; over one HTTP connection one after the other. */
+  upstream: Socket | undefined;
+  private bytesSeen = 0;
+  private quietSinceMs: number;
+
+  constructor(client: Socket, nowMs: number) {
+    this.client = client;
+    this.quietSinceMs = nowMs;
+  }
+
+  destroy(): void {
+    this.client.destroy();
+    this.upstream?.destroy();
+  }
+
+  isStale(nowMs: number, limits: ConnectionLimits): boolean {
+    const { client, upstream } = this;
+    const bytes =
+      client.bytesRead + client.bytesWritten + (upstream?.bytesRead ?? 0) + (upstream?.bytesWritten ?? 0);
+    if (bytes !== this.bytesSeen) {
+      this.bytesSeen = bytes;
+      this.quietSinceMs = nowMs;
+    }
+    return nowMs - this.quietSinceMs > this.allowedMs(limits);
+  }
+
+  private allowedMs({ requestMs, idleMs, halfOpenMs }: ConnectionLimits): number {
+    const { client, upstream } = this;
+    if (upstream === undefined) return requestMs;
+    return client.readableEnded || upstream.readableEnded ? halfOpenMs : idleMs;
+  }
+}
+
+const SWEEP_MS = 1_000;
+
+export class ConnectionTable {
+  private readonly clock: Clock;
+  private readonly limits: ConnectionLimits;
+  private readonly budget: ConnectionBudget;
+  private readonly connections = new Map<Socket, RelayConnection>();
+  private readonly stopSweeping: () => void;
+  private accepted = 0;
+  private bytesOfClosed = { out: 0, in: 0 };
+
+  constructor(options: { clock: Clock; limits: ConnectionLimits; budget: ConnectionBudget }) {
+    this.clock = options.clock;
+    this.limits = options.limits;
+    this.budget = options.budget;
+    this.stopSweeping = this.clock.every(SWEEP_MS, () => this.sweep());
+  }
+
+  /** Undefined when there are too many. */
+  add(client: Socket): RelayConnection | undefined {
+    if (this.connections.size >= this.limits.maxConnections || !this.budget.take()) return undefined;
+    const connection = new RelayConnection(client, this.clock.monotonicMs());
+    this.connections.set(client, connection);
+    this.accepted += 1;
+    client.once("close", () => {
+      this.connections.delete(client);
+      this.budget.give();
+      connection.upstream?.destroy();
+      this.bytesOfClosed.out += client.bytesRead;
+      this.bytesOfClosed.in += client.bytesWritten;
+    });
+    return connection;
+  }
+
+  of(client: Socket): RelayConnection | undefined {
+    return this.connections.get(client);
+  }
+
+  stats(): { open: number; accepted: number; bytesOut: number; bytesIn: number } {
+    const bytes = { ...this.bytesOfClosed };
+    for (const { client } of this.connections.values()) {
+      bytes.out += client.bytesRead;
+      bytes.in += client.bytesWritten;
+    }
+    const { accepted } = this;
+    return { open: this.connections.size, accepted, bytesOut: bytes.out, bytesIn: bytes.in };
+  }
+
+  /** Ends all. Resolves when all are closed. */
+  async close(): Promise<void> {
+    this.stopSweeping();
+    const closed = [...this.connections.values()].map(
+      ({ client }) => new Promise<void>((resolve) => client.once("close", () => resolve())),
+    );
+    for (const connection of this.connections.values()) connection.destroy();
+    await Promise.all(closed);
+  }
+
+  private sweep(): void {
+    const nowMs = this.clock.monotonicMs();
+    for (const connection of this.connections.values()) {
+      if (connection.isStale(nowMs, this.limits)) connection.destroy();
+    }
+  }
+}
