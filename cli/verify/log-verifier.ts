@@ -133,22 +133,20 @@ export class LogVerifier {
     const use = this.keys.get(publicKey) ?? { firstPosition: position, count: 0 };
     use.count += 1;
     this.keys.set(publicKey, use);
-    if (this.matches(checkpoint, event.hash)) {
+    if (checkpoint.hash === event.hash) {
       this.signedUpTo = position;
       this.signedAt = checkpoint.signedAt;
-    }
-  }
-
-  /** Also for a checkpoint that somebody kept. */
-  matches({ position, hash }: Pick<Checkpoint, "position" | "hash">, found: string | undefined): boolean {
-    if (hash === found) return true;
-    const from = this.signedUpTo + 1;
-    const where = from === position ? "it was" : `something from position ${from} to ${position} was`;
-    this.report(position, `is not what was signed: ${where} changed, and all hashes after it`);
-    return false;
+    } else this.report(position, changedAfter(this.signedUpTo, position));
   }
 
   private note(text: string): void {
     if (this.notes.length < MAX_PROBLEMS) this.notes.push(text);
   }
+}
+
+/** A checkpoint is not that of its position, while the one at `fitting` is. */
+export function changedAfter(fitting: number, position: number): string {
+  const where =
+    fitting + 1 === position ? "it was" : `something from position ${fitting + 1} to ${position} was`;
+  return `is not what was signed: ${where} changed, and all hashes after it`;
 }

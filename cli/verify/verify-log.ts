@@ -2,7 +2,7 @@
 import type { Checkpoint } from "../../kit/chain/checkpoint.ts";
 import { isTendonError } from "../../kit/errors.ts";
 import type { LogHeader } from "../../kit/log-file/log-lines.ts";
-import { LogVerifier, type Problem, type SeenEvent } from "./log-verifier.ts";
+import { changedAfter, LogVerifier, type Problem, type SeenEvent } from "./log-verifier.ts";
 import { BrokenLog, type OpenLog } from "./open-log.ts";
 
 export interface Kept {
@@ -40,22 +40,19 @@ export async function verifyLog(log: OpenLog, kept: Kept = {}): Promise<Verdict>
   const { header } = log;
   const verifier = new LogVerifier(header, kept.pinnedKeys);
   const others = kept.log && new Other(kept.log);
-  const checkpoints = byPosition(kept.checkpoints ?? []);
+  const checkpoints = new KeptCheckpoints(kept.checkpoints ?? []);
   try {
     for await (const event of log.events) {
       const seen = verifier.add(event);
       await others?.compare(seen, verifier);
-      for (const checkpoint of checkpoints.get(seen.position) ?? []) verifier.matches(checkpoint, seen.hash);
-      checkpoints.delete(seen.position);
+      checkpoints.compare(seen, verifier);
     }
     verifier.end();
   } catch (error) {
     verifier.report(verifier.events + 1, unreadable(error));
   }
   await others?.end(verifier);
-  const lost = Math.max(0, ...checkpoints.keys());
-  if (lost > verifier.events)
-    verifier.report(verifier.events + 1, `is missing: a kept checkpoint is at ${lost}`);
+  checkpoints.end(verifier);
   return verdictOf(header, verifier);
 }
 
@@ -113,12 +110,28 @@ function differenceOf(one: SeenEvent, other: SeenEvent): string | undefined {
   return undefined;
 }
 
-function byPosition(checkpoints: readonly Checkpoint[]): Map<number, Checkpoint[]> {
-  const map = new Map<number, Checkpoint[]>();
-  for (const checkpoint of checkpoints) {
-    map.set(checkpoint.position, [...(map.get(checkpoint.position) ?? []), checkpoint]);
+class KeptCheckpoints {
+  /** In the order of positions. */
+  private readonly left: Checkpoint[];
+  private fitting = 0;
+
+  constructor(checkpoints: readonly Checkpoint[]) {
+    this.left = [...checkpoints].sort((one, other) => one.position - other.position);
   }
-  return map;
+
+  compare({ position, hash }: SeenEvent, verifier: LogVerifier): void {
+    while (this.left[0] && this.left[0].position <= position) {
+      const kept = this.left.shift()!;
+      if (kept.position !== position) continue;
+      if (kept.hash === hash) this.fitting = position;
+      else verifier.report(position, changedAfter(this.fitting, position));
+    }
+  }
+
+  end(verifier: LogVerifier): void {
+    const last = this.left.at(-1);
+    if (last) verifier.report(verifier.events + 1, `is missing: a kept checkpoint is at ${last.position}`);
+  }
 }
 
 function verdictOf(header: LogHeader, verifier: LogVerifier): Verdict {

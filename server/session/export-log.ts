@@ -47,11 +47,15 @@ export async function* exportLog(
   for (let position = 0; position < session.head; ) {
     const { events, checkpoints } = await sliceOf(deps, session, position, options.withInternal);
     for (const event of events) {
-      if (event.position !== position + 1) throw notFound("session", session.sessionId);
+      if (event.position !== position + 1) break;
       position = event.position;
       yield* put(eventLine(event, checkpoints.get(position)));
     }
-    if (events.length === 0) throw notFound("session", session.sessionId);
+    const last = events.at(-1)?.position;
+    if (last === position) continue;
+    // What was there goes out: whoever looks for changes sees where it ends.
+    yield* flush();
+    throw notFound("session", session.sessionId);
   }
   yield* put(endLine(session.head, hash.copy().digest("hex")));
   yield* flush();

@@ -16,6 +16,7 @@ import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
+import type { CheckpointStore } from "../../server/store/checkpoints.ts";
 import type { EventStore } from "../../server/store/events.ts";
 import { createAgentStore } from "../../server/store/postgres/agents.ts";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
@@ -89,6 +90,7 @@ export interface SessionReplica {
   readonly signingKey: SigningKey;
   readonly area: SessionArea;
   readonly events: EventStore;
+  readonly checkpoints: CheckpointStore;
   readonly pool: Pool;
   /** Sessions whose hands were given up. */
   readonly released: string[];
@@ -100,7 +102,7 @@ export interface SessionReplica {
   stop(): Promise<void>;
 }
 
-function newSigningKey(): Promise<SigningKey> {
+export function newSigningKey(): Promise<SigningKey> {
   const { privateKey } = generateKeyPairSync("ed25519");
   return signingKeyFromPem(privateKey.export({ type: "pkcs8", format: "pem" }) as string);
 }
@@ -118,6 +120,7 @@ export async function startReplica(options: {
   const signingKey = await newSigningKey();
   const pool = createPool({ url, max: 8, applicationName: `replica ${replicaId}` });
   const events = createEventStore(pool);
+  const checkpoints = createCheckpointStore(pool);
   const leases = createLeaseStore(pool);
   const released: string[] = [];
   const area = createSessionArea({
@@ -126,7 +129,7 @@ export async function startReplica(options: {
     logCopies: createLogCopyStore(pool),
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),
-    checkpoints: createCheckpointStore(pool),
+    checkpoints,
     signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
@@ -168,6 +171,7 @@ export async function startReplica(options: {
     signingKey,
     area,
     events,
+    checkpoints,
     pool,
     released,
     address: `127.0.0.1:${listener.port}`,

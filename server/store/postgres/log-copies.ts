@@ -200,7 +200,7 @@ async function add(
   const chain = await touch(transaction, sessionId);
   const twice = firstTwice(events) ?? (await firstKnown(transaction, sessionId, events));
   if (twice !== undefined) return twice;
-  const hashed: readonly StoredEvent[] = chain === null ? events : hashAll(chain, sessionId, events);
+  const hashed = hashAll(chain, sessionId, events);
   const isLarge = ({ payload, internal = "" }: CopiedEvent) =>
     payload.length + internal.length > LARGE_TEXT_CHARS;
   await insertMany(
@@ -224,10 +224,12 @@ async function add(
 }
 
 interface StoredEvent extends CopiedEvent {
-  readonly hash?: Buffer;
+  readonly hash: Buffer | null;
 }
 
-function hashAll(chain: Buffer, sessionId: string, events: readonly CopiedEvent[]): StoredEvent[] {
+/** Events may come from a log that had hashes: those are not its hashes here. */
+function hashAll(chain: Buffer | null, sessionId: string, events: readonly CopiedEvent[]): StoredEvent[] {
+  if (chain === null) return events.map((event) => ({ ...event, hash: null }));
   let previous = chain.toString("hex");
   return events.map((event) => {
     const { payload, internal } = event;
@@ -248,7 +250,7 @@ const EVENT_COLUMNS = "position, event_id, type, thread_id, payload, internal, a
 
 function valuesOf(event: StoredEvent): unknown[] {
   const { position, id, type, threadId, payload, internal, answers, createdAt, hash } = event;
-  return [position, id, type, threadId, payload, internal ?? null, answers ?? null, createdAt, hash ?? null];
+  return [position, id, type, threadId, payload, internal ?? null, answers ?? null, createdAt, hash];
 }
 
 async function insertMany(
