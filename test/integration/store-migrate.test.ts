@@ -1,9 +1,11 @@
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { migrations as released } from "../../server/store/migrations/index.ts";
 import type { Migration } from "../../server/store/migrations/migration.ts";
+import { createEventStore } from "../../server/store/postgres/events.ts";
 import { MigrationError, migrate } from "../../server/store/postgres/migrate.ts";
 import { createPool } from "../../server/store/postgres/pool.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { schemaOf } from "../kit/schema-of.ts";
 
 let database: TestDatabase;
 
@@ -49,6 +51,74 @@ test("20 servers that migrate at once apply each step exactly once", async () =>
     expect(await history()).toEqual(["1 things", "2 names"]);
   } finally {
     await Promise.all(pools.map((pool) => pool.close()));
+  }
+});
+
+test("20 servers that bring an empty database to the released schema at once make the same as one", async () => {
+  const alone = await createTestDatabase();
+  const pools = Array.from({ length: 20 }, (_, i) =>
+    createPool({ url: database.url, max: 1, applicationName: `migrator ${i}` }),
+  );
+  try {
+    const applied = await Promise.all(pools.map((pool) => migrate(pool, released)));
+    expect(applied.flat().sort((a, b) => a - b)).toEqual(released.map(({ number }) => number));
+    expect(await schemaOf(database.pool())).toEqual(await schemaOf(alone.pool()));
+  } finally {
+    await Promise.all(pools.map((pool) => pool.close()));
+    await alone.drop();
+  }
+});
+
+/** What a first release's database may hold, written with its own columns. */
+const OLD_ROWS = `
+  insert into workspaces (workspace_id, name) values ('wrkspc_old', 'old');
+  insert into agents (agent_id, workspace_id, latest_version) values ('agent_old', 'wrkspc_old', 1);
+  insert into agent_versions (agent_id, version, spec) values ('agent_old', 1, '{"name":"old"}');
+  insert into environments (environment_id, workspace_id, name, spec, is_default)
+    values ('env_old', 'wrkspc_old', 'old', '{"name":"old"}', true);
+  insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, head)
+    values ('sesn_old', 'wrkspc_old', 'agent_old', 1, '{"id":"agent_old","version":1,"spec":{"name":"old"}}', 'env_old', 2);
+  insert into events (session_id, position, event_id, type, payload) values
+    ('sesn_old', 1, 'sevt_old_1', 'user.message', '{"2":"b","1":"a"}'), ('sesn_old', 2, 'sevt_old_2', 'agent.message', '{}');`;
+
+test("whatever released step a database in use was at, migrated it has the schema of a fresh one, and its log goes on", async () => {
+  const fresh = await createTestDatabase();
+  try {
+    const schema = await schemaOf(fresh.pool());
+    expect(schema.length).toBeGreaterThan(100);
+    for (const { number } of released.slice(0, -1)) {
+      const used = await createTestDatabase({ migrated: false });
+      try {
+        await migrate(used.pool(), released.slice(0, number));
+        await used.pool().query(OLD_ROWS);
+        await migrate(used.pool(), released);
+        expect(await schemaOf(used.pool())).toEqual(schema);
+        const events = createEventStore(used.pool());
+        const event = {
+          id: "sevt_new",
+          type: "acme.noted",
+          threadId: "",
+          payload: "{}",
+          internal: undefined,
+        };
+        const { head } = await events.append({ sessionId: "sesn_old", authority: "client", events: [event] });
+        expect(head).toBe(3);
+        const { events: log } = await events.read({
+          ...{ sessionId: "sesn_old", afterPosition: 0, limit: 10, maxBytes: 10_000 },
+          ...{ inlineLimitBytes: 1_000, withInternal: true },
+        });
+        expect(log.map(({ id, payload }) => [id, payload])).toEqual([
+          ["sevt_old_1", '{"2":"b","1":"a"}'],
+          ["sevt_old_2", "{}"],
+          ["sevt_new", "{}"],
+        ]);
+        await events.close();
+      } finally {
+        await used.drop();
+      }
+    }
+  } finally {
+    await fresh.drop();
   }
 });
 
