@@ -5,6 +5,17 @@ import type { AgentConnection } from "./agent-connection.ts";
 export class AgentConnections {
   private readonly byAgent = new Map<string, AgentConnection>();
   private readonly listeners = new Set<() => void>();
+  private refusal: TendonError | undefined;
+
+  /** From now on no agent is taken in: it is told so before anything of it is noted. */
+  refuse(error: TendonError): void {
+    this.refusal = error;
+  }
+
+  /** Throws what `refuse` was given. */
+  assertTakesAgents(): void {
+    if (this.refusal !== undefined) throw this.refusal;
+  }
 
   /** False when a newer one stands already: the caller's is the late one. */
   add(connection: AgentConnection): boolean {
