@@ -40,6 +40,11 @@ export const handAgentSettings = defineSettings({
     default: "auto",
     help: "How process hands are kept apart from this machine; auto takes the strongest that works, but as root never none, which must be asked for.",
   },
+  TENDON_HAND_AGENT_DRAIN_MS: {
+    parse: integer({ min: 0, max: 24 * 3_600_000 }),
+    default: 4_000,
+    help: "How long running calls may go on once the agent was told to stop; then, or at a second signal, they are ended. A supervisor has to wait some 10 s longer.",
+  },
   TENDON_HAND_AGENT_TEST_SCRIPT: {
     parse: text(),
     help: "For tests alone: a file that says how hands of the driver `scripted` fail; without it there is no such driver.",

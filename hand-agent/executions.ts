@@ -108,6 +108,11 @@ export class Executions {
       this.deps.log.warn({ execution: key }, "a call whose result is stored was sent again; it is not run");
       return;
     }
+    if (this.draining) {
+      // Not journalled, so it is handed back: the server sends it again when this agent, or its next life, connects.
+      this.deps.log.info({ execution: key }, "the agent is stopping; a call is handed back");
+      return;
+    }
     const refusal = this.refusal();
     if (refusal !== undefined) {
       this.refuse(command, refusal);
@@ -176,7 +181,7 @@ export class Executions {
     }));
   }
 
-  /** New calls are refused from now on. */
+  /** New calls are not taken from now on. */
   drain(): void {
     this.draining = true;
   }
@@ -197,7 +202,6 @@ export class Executions {
   }
 
   private refusal(): ExecutionResult | undefined {
-    if (this.draining) return notStarted("DRAINING", "The hand agent is stopping; the call was not started.");
     if (this.running < MAX_RUNNING && this.executions.size < MAX_KEPT) return undefined;
     const text = `The hand agent runs ${this.running} calls already and takes no more; the call was not started.`;
     return notStarted("LIMIT_EXCEEDED", text);

@@ -61,13 +61,15 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     caFile: values.TENDON_CA_FILE,
     proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
     once,
+    drainMs: values.TENDON_HAND_AGENT_DRAIN_MS,
     build: BUILD,
     drivers: (dataDir) => driversOf(values, dataDir, log),
     clock: systemClock,
     log,
   });
   const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = values;
-  const program = { name: "hand-agent", log, lifelineFd, failpoints, service: agent };
+  const hurry = () => agent.hurry();
+  const program = { name: "hand-agent", log, lifelineFd, failpoints, service: agent, hurry };
   try {
     await Promise.race([runProgram(program), agent.ended]);
     return 0;

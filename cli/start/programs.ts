@@ -75,6 +75,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_HAND_AGENT_LABELS",
       "TENDON_HAND_AGENT_CAPACITY",
       "TENDON_HAND_AGENT_ISOLATION",
+      "TENDON_HAND_AGENT_DRAIN_MS",
       "TENDON_HAND_AGENT_TEST_SCRIPT",
     ],
     secret: ["TENDON_JOIN_TOKEN"],

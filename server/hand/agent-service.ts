@@ -84,6 +84,7 @@ async function* connect(
   context: RpcContext,
 ) {
   const { handAgentId, workspaceId } = agentOf(context);
+  parts.connections.assertTakesAgents();
   const iterator = requests[Symbol.asyncIterator]();
   const greeting = await readGreeting(deps, iterator);
   const stored = await deps.store.handAgents.connect({

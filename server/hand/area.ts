@@ -107,9 +107,10 @@ async function drain(
   { connections, executor }: { connections: AgentConnections; executor: Executor },
   graceMs: number,
 ): Promise<void> {
+  const error = new TendonError("DRAINING", "the server stops; connect again");
+  connections.refuse(error);
   for (const connection of connections.all()) connection.post({ case: "draining", value: {} });
   await allGone(deps, connections, graceMs / 2);
-  const error = new TendonError("DRAINING", "the server stops; connect again");
   executor.sendAway(error);
   for (const connection of connections.all()) connection.end(error);
   await allGone(deps, connections, graceMs / 2);

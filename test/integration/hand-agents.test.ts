@@ -194,21 +194,30 @@ describe("connections", () => {
     await expect(gone.connect()).rejects.toMatchObject({ reason: "HAND_AGENT_REVOKED" });
   });
 
-  test("a server that stops tells its agents, and their calls go on when they come back", async () => {
+  test("a server that stops tells its agents, takes none in any more, and their calls go on at the next one", async () => {
     const { agent, ran, call, open } = await running("before ");
     await rig.area.drain!(500);
     await expect(ran).rejects.toMatchObject({ reason: "DRAINING" });
     expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
     await agent.disconnect();
-    await agent.connect();
-    let follows = false;
-    const again = collect(rig.harness.execute(call), () => {
-      follows = true;
-    });
-    await eventually(() => follows);
-    open(textResult("finished"));
-    expect(await again).toMatchObject({ attached: true, output: "before " });
-    expect([...agent.runs.values()]).toEqual([1]);
+    await expect(agent.connect()).rejects.toMatchObject({ reason: "DRAINING" });
+    const next = new HandRig({ pool: database.pool() });
+    next.environmentId = rig.environmentId;
+    await next.start();
+    try {
+      await agent.connect(next.url);
+      let follows = false;
+      const again = collect(next.harness.execute(call), () => {
+        follows = true;
+      });
+      await eventually(() => follows);
+      open(textResult("finished"));
+      expect(await again).toMatchObject({ attached: true, output: "before " });
+      expect([...agent.runs.values()]).toEqual([1]);
+    } finally {
+      await agent.disconnect();
+      await next.stop();
+    }
   });
 });
 
