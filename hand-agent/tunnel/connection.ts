@@ -23,7 +23,7 @@ import type {
   HandAgentService,
   HandAgentWelcome,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import { PROTOCOL_VERSION } from "./greeting.ts";
+import { PROTOCOL_VERSIONS } from "./greeting.ts";
 import { type ConnectionOutcome, outcomeOfError } from "./outcome.ts";
 
 export type AgentClient = Client<typeof HandAgentService>;
@@ -126,8 +126,10 @@ export class Connection {
   private stand(welcome: HandAgentWelcome, cancelDeadline: () => void): void {
     cancelDeadline();
     const version = welcome.protocolVersion;
-    if (version !== PROTOCOL_VERSION) {
-      const detail = `the server chose version ${version}, this build speaks ${PROTOCOL_VERSION}`;
+    const { oldest, newest } = PROTOCOL_VERSIONS;
+    if (version < oldest || version > newest) {
+      const spoken = oldest === newest ? `${newest}` : `${oldest} to ${newest}`;
+      const detail = `the server chose version ${version}, this build speaks ${spoken}`;
       this.end({ kind: "version_unsupported", detail });
       return;
     }

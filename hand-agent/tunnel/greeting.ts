@@ -9,8 +9,11 @@ import type { ExecutionStatus } from "../executions.ts";
 import { handReport } from "../hand-report.ts";
 import type { HandStatus } from "../hand-slot.ts";
 
-/** The version of the protocol that this build speaks. */
-export const PROTOCOL_VERSION = 1;
+/**
+ * The versions of the protocol that this build speaks. A build of the release after a change speaks the old one and the
+ * new one, so that agents and servers can be updated one after the other.
+ */
+export const PROTOCOL_VERSIONS = { oldest: 1, newest: 1 };
 
 /** The protocol's own bounds; the agent's capacities are far below. */
 const MAX_HANDS = 10_000;
@@ -29,7 +32,8 @@ export interface GreetingFacts {
 
 export function buildGreeting(facts: GreetingFacts): HandAgentGreeting {
   return create(HandAgentGreetingSchema, {
-    protocolVersion: PROTOCOL_VERSION,
+    protocolVersion: PROTOCOL_VERSIONS.newest,
+    oldestProtocolVersion: PROTOCOL_VERSIONS.oldest,
     build: facts.build,
     installationId: facts.installationId,
     journalId: facts.journalId,

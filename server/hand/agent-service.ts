@@ -25,10 +25,8 @@ import { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
+import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
-
-/** The only version there is so far. */
-const PROTOCOL_VERSION = 1;
 
 export interface HandAgentServiceParts {
   readonly connections: AgentConnections;
@@ -108,7 +106,7 @@ async function* connect(
   });
   const facts = { handAgentId, workspaceId, generation: stored.generation };
   try {
-    connection.post({ case: "welcome", value: welcome(deps, stored) });
+    connection.post({ case: "welcome", value: welcome(deps, greeting, stored) });
     if (!parts.connections.add(connection)) {
       throw new TendonError("UNAVAILABLE", "a newer connection of this hand agent stands");
     }
@@ -149,25 +147,19 @@ async function readGreeting(
   const kind = first.done ? undefined : first.value.kind;
   if (kind?.case !== "greeting") throw invalidField("greeting", "must be the first message");
   refuseNul(kind.value, "greeting");
-  if (kind.value.protocolVersion !== PROTOCOL_VERSION) {
-    throw new TendonError(
-      "PROTOCOL_VERSION_UNSUPPORTED",
-      `the hand agent speaks version ${kind.value.protocolVersion} of the protocol, this server only ${PROTOCOL_VERSION}; run builds of the same release`,
-      { supported: String(PROTOCOL_VERSION) },
-    );
-  }
+  chooseVersion(kind.value);
   checkLabels(kind.value.labels);
   return kind.value;
 }
 
-function welcome(deps: HandDeps, stored: { generation: number; installationId: string }) {
+function welcome(deps: HandDeps, greeting: HandAgentGreeting, stored: { generation: number; installationId: string }) {
   return {
     generation: BigInt(stored.generation),
     replicaId: deps.replicaId,
     installationId: stored.installationId,
     heartbeatEvery: durationFromMs(deps.timing.heartbeatEveryMs),
     heartbeatTimeout: durationFromMs(deps.timing.heartbeatTimeoutMs),
-    protocolVersion: PROTOCOL_VERSION,
+    protocolVersion: chooseVersion(greeting),
   };
 }
 

@@ -171,7 +171,7 @@ export declare const ConnectRequestSchema: GenMessage<ConnectRequest>;
  */
 export declare type HandAgentGreeting = Message<"tendon.v1.HandAgentGreeting"> & {
   /**
-   * Version of this protocol that the agent speaks; 1.
+   * Newest version of this protocol that the agent speaks; 1.
    *
    * @generated from field: int32 protocol_version = 1;
    */
@@ -239,6 +239,14 @@ export declare type HandAgentGreeting = Message<"tendon.v1.HandAgentGreeting"> &
    * @generated from field: tendon.v1.MachineResources resources = 10;
    */
   resources?: MachineResources | undefined;
+
+  /**
+   * Oldest version of this protocol that the agent speaks; 0 when it speaks only `protocol_version`. The server takes the
+   * newest that both speak, and names it in the welcome.
+   *
+   * @generated from field: int32 oldest_protocol_version = 11;
+   */
+  oldestProtocolVersion: number;
 };
 
 /**
