@@ -4,6 +4,9 @@ import type { ConnectedHarness, ConnectedProxy } from "../../proto/gen/tendon/v1
 /** A replica, or what is connected to one, that was not seen for so long counts as gone. */
 export const SEEN_WITHIN_MS = 30_000;
 
+/** A server that lives has left a sign of life within this time: two of its heartbeats (replica.ts). */
+export const BEATS_WITHIN_MS = 10_000;
+
 export interface ReplicaRow {
   readonly replicaId: string;
   readonly build: string;

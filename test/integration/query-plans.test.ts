@@ -237,7 +237,7 @@ describe("who is the brain", () => {
         ttlMs: 30_000,
       }),
     );
-    expect(taken).toEqual({ indexes: ["sessions_pkey"], readWhole: [] });
+    expect(taken).toEqual({ indexes: ["replicas_pkey", "sessions_pkey"], readWhole: [] });
     const leaseIds = ["lease_1", "lease_101", "lease_201", "lease_none"];
     const renewed = await look((pool) =>
       createLeaseStore(pool).renew({ leaseIds, harnessId: HARNESS, ttlMs: 30_000 }),

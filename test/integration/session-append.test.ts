@@ -7,6 +7,7 @@ import { appendWithin } from "../../server/store/postgres/append-within.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
+import { createReplicaStore } from "../../server/store/postgres/replicas.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { inTransaction } from "../../server/store/postgres/transaction.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
@@ -347,6 +348,50 @@ describe("leases", () => {
     expect(fenced + (await all(sessionId)).events.filter(({ type }) => type === "agent.message").length).toBe(
       41,
     );
+  });
+});
+
+describe("leases that ran out", () => {
+  const run = async (sessionId: string, replicaId: string) => {
+    const leases = createLeaseStore(pool);
+    const taken = await leases.acquire({
+      sessionId,
+      leaseId: newId("lease"),
+      harnessId: newId("harness"),
+      replicaId,
+      ttlMs: 60_000,
+    });
+    await pool.query("update sessions set lease_expires_at = clock_timestamp() where session_id = $1", [
+      sessionId,
+    ]);
+    return taken!.silentDeaths;
+  };
+  const replica = async (seenAgoMs: number) => {
+    const replicaId = newId("replica");
+    await createReplicaStore(pool).announce({ replicaId, build: "", peerUrl: "", publicKeys: "" });
+    await pool.query(
+      "update replicas set seen_at = seen_at - $2 * interval '1 millisecond' where replica_id = $1",
+      [replicaId, seenAgoMs],
+    );
+    return replicaId;
+  };
+
+  test("E4: under a server that lives they are deaths of the session's harness; an event in between clears it", async () => {
+    const sessionId = await world.newSession();
+    await events.append(client(sessionId, event("user.message")));
+    const living = await replica(0);
+    expect([await run(sessionId, living), await run(sessionId, living)]).toEqual([0, 1]);
+    await events.append(server(sessionId, event("session.status_running")));
+    expect([await run(sessionId, living), await run(sessionId, living)]).toEqual([0, 1]);
+  });
+
+  test("E4: with servers that died, again and again, they say nothing against the session", async () => {
+    const sessionId = await world.newSession();
+    await events.append(client(sessionId, event("user.message")));
+    const deaths: number[] = [];
+    for (let n = 0; n < 5; n++) deaths.push(await run(sessionId, await replica(20_000)));
+    deaths.push(await run(sessionId, newId("replica")));
+    expect(deaths).toEqual([0, 0, 0, 0, 0, 0]);
   });
 });
 

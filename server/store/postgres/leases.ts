@@ -1,6 +1,7 @@
 /** Leases live in the session's row: the row lock that an append takes is also what an epoch is checked under (E1). */
 import { notFound, TendonError } from "../../../kit/errors.ts";
 import type { AcquiredLease, LeaseStore, WaitingSession } from "../leases.ts";
+import { BEATS_WITHIN_MS } from "../replicas.ts";
 import type { Pool } from "./pool.ts";
 
 const HAS_WORK = "work_position > rested_position and archived_at is null";
@@ -10,6 +11,10 @@ const WAITING_COLUMNS = "session_id, workspace_id, silent_deaths, loop";
 const LEASE_COLUMNS = "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths";
 const END_LEASE =
   "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = null";
+
+/** Of a lease that ended with its server it is not known whether the holder was told of it: that is no death (E4). */
+const SERVER_LIVES = `exists (select from replicas r where r.replica_id = sessions.lease_replica_id
+  and r.seen_at > clock_timestamp() - interval '${BEATS_WITHIN_MS} milliseconds')`;
 
 /** How many of each workspace's waiting sessions are looked at to find the fair order. */
 const FAIRNESS_WINDOW = 2_000;
@@ -53,7 +58,8 @@ export function createLeaseStore(pool: Pool): LeaseStore {
       // A lease that is still named here has expired: its holder is gone or hangs, and nobody has counted that yet.
       const { rows } = await pool.query<LeaseRow>(
         `update sessions set
-           silent_deaths = case when lease_id is null then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end,
+           silent_deaths = case when lease_id is null then silent_deaths when head <> lease_head then 0
+             when ${SERVER_LIVES} then silent_deaths + 1 else silent_deaths end,
            lease_id = $2, lease_epoch = lease_epoch + 1, lease_harness_id = $3, lease_replica_id = $4,
            lease_expires_at = clock_timestamp() + $5 * interval '1 millisecond', lease_head = head, not_before = null
          where session_id = (select session_id from sessions where session_id = $1 and ${WAITS} for no key update skip locked)
