@@ -39,6 +39,8 @@ export const FAILPOINTS = [
   "server.hand_placed",
   /** Its agent has made it; that is not stored. */
   "server.hand_made",
+  /** A tamper-evident session has come to rest, which is in its log; nothing is signed. */
+  "server.before_checkpoint",
   /** A call has come that the agent did not know. */
   "agent.start_received",
   /** It is on disk; nothing has run. */

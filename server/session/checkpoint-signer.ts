@@ -8,6 +8,7 @@
 import { signCheckpoint } from "../../kit/chain/checkpoint.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
@@ -105,6 +106,7 @@ export class CheckpointSigner implements Service {
     for (const facts of unsigned) {
       if (this.stopping) break;
       if (this.wasSignedHere(facts)) continue;
+      failpoint("server.before_checkpoint");
       const checkpoint = signCheckpoint(signingKey, { ...facts, signedAt: new Date(clock.nowMs()) });
       if (!(await checkpoints.sign(checkpoint))) continue;
       signed += 1;

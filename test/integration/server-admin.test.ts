@@ -75,6 +75,28 @@ test("a workspace's name is unique, bounded and can change", async () => {
   });
 });
 
+test("whether new sessions are tamper-evident is said when a workspace is made, changed by its own admin, and audited", async () => {
+  const request = { requestId: "evident", name: "evident", tamperEvident: true };
+  const { workspace } = await admin.createWorkspace(request);
+  expect(workspace!.tamperEvident).toBe(true);
+  expect((await admin.createWorkspace(request)).workspace!.tamperEvident).toBe(true);
+  const other = await failure(admin.createWorkspace({ ...request, tamperEvident: false }));
+  expect(other.reason).toBe("REQUEST_ID_REUSED");
+
+  const { id: workspaceId, admin: own } = await makeTenant("plain");
+  const evident = async () => (await own.getWorkspace({})).workspace!.tamperEvident;
+  expect(await evident()).toBe(false);
+  const { workspace: changed } = await own.updateWorkspace({ workspaceId, tamperEvident: true });
+  expect(changed!.tamperEvident).toBe(true);
+  await own.updateWorkspace({ workspaceId, name: "plainer" });
+  expect(await evident()).toBe(true);
+  await own.updateWorkspace({ workspaceId, tamperEvident: false });
+  expect(await evident()).toBe(false);
+  const { entries } = await own.listAuditEntries({ subject: workspaceId });
+  const said = entries.map(({ detail }) => JSON.parse(detail).tamper_evident);
+  expect(said.filter((value) => value !== undefined)).toEqual([false, true]);
+});
+
 test("an admin of one workspace sees and changes that one alone", async () => {
   const { workspaces } = await tenant.admin.listWorkspaces({});
   expect(workspaces.map(({ id }) => id)).toEqual([tenant.id]);
