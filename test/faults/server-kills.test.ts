@@ -72,6 +72,7 @@ async function lane(random: SeededRandom, kills: () => boolean, tally: Tally): P
       const acknowledged = sent.filter(({ positions }) => positions !== undefined);
       expect(acknowledged.length).toBeGreaterThan(0);
       tally.kills += 1;
+      if (tally.kills % 100 === 0) console.log(`${tally.kills} kills, ${tally.acknowledged} acknowledged`);
       tally.acknowledged += acknowledged.length;
       tally.unanswered += sent.length - acknowledged.length;
       for (const one of acknowledged) await expectKeptAndRun(database.pool(), one);
