@@ -1,0 +1,188 @@
+/**
+ * Pipes of calls: named pipes inside, each read by a lane that passes on what is written (X6). Named pipes are made ahead,
+ * a batch at a time, so that a call waits for none.
+ */
+import { randomBytes } from "node:crypto";
+import { posix } from "node:path";
+import type { Clock } from "../../../kit/clock.ts";
+import type { HandPipe } from "../driver.ts";
+import { ContainerPipe } from "./container-pipe.ts";
+import type { Lane, Reply } from "./lane.ts";
+import type { LanePool } from "./lane-pool.ts";
+import { quote } from "./lane-script.ts";
+
+const BATCH = 64;
+const LOW_STOCK = 24;
+/** A pipe that its foreground is done with ends by itself at once, unless something in the background holds it. */
+const END_BY_ITSELF_WITHIN_MS = 10;
+/** Pipes that background processes still hold, read and dropped inside. The oldest is let go beyond that. */
+const MAX_HELD_PIPES = 64;
+
+export interface CallPipesOptions {
+  readonly dir: string;
+  readonly pool: LanePool;
+  readonly order: (script: string) => Promise<Reply>;
+  readonly clock: Clock;
+}
+
+interface Reading {
+  readonly path: string;
+  readonly lane: Lane;
+  /** What `finish` writes into the pipe to see how far it was read. */
+  readonly mark: string;
+  /** All of it was read: it has no writers any more, or its lane is gone. */
+  isOver: boolean;
+  /** Read on inside. */
+  isHeld: boolean;
+  /** Resolves when it is over, or read up to the mark. */
+  readonly heard: Promise<void>;
+}
+
+export class CallPipes {
+  private readonly options: CallPipesOptions;
+  private readonly callOfPath = new Map<string, string>();
+  private names: string[] = [];
+  private used: string[] = [];
+  private next = 0;
+  private refill: Promise<void> | undefined;
+  private readonly held: { readonly pid: number; readonly path: string }[] = [];
+  private readonly pipes = new Set<ContainerPipe>();
+
+  constructor(options: CallPipesOptions) {
+    this.options = options;
+  }
+
+  callOf(path: string): string | undefined {
+    return this.callOfPath.get(path);
+  }
+
+  async open(callId: string): Promise<HandPipe> {
+    const path = await this.take();
+    const lane = await this.options.pool.take();
+    this.callOfPath.set(path, callId);
+    return this.read(path, lane);
+  }
+
+  close(): void {
+    for (const pipe of this.pipes) pipe.end();
+  }
+
+  private read(path: string, lane: Lane): ContainerPipe {
+    const mark = randomBytes(12).toString("hex");
+    let onHeard = () => {};
+    const reading: Reading = {
+      path,
+      lane,
+      mark,
+      isOver: false,
+      isHeld: false,
+      heard: new Promise((resolve) => {
+        onHeard = resolve;
+      }),
+    };
+    const over = () => {
+      reading.isOver = true;
+      pipe.end();
+      this.pipes.delete(pipe);
+      if (!reading.isHeld) this.forget(path);
+      onHeard();
+    };
+    const pipe = new ContainerPipe({
+      path,
+      onFull: () => lane.pause(),
+      onDrained: () => lane.resume(),
+      finish: () => this.finish(reading),
+    });
+    this.pipes.add(pipe);
+    lane.listenFor(mark);
+    lane.use({
+      onData: (output, chunk) => {
+        if (output === "stdout") pipe.push(chunk);
+      },
+      onMark: (_, token, [word]) => {
+        if (token === mark) {
+          pipe.end();
+          onHeard();
+        } else if (word === "z") {
+          over();
+          this.options.pool.giveBack(lane);
+        }
+      },
+      onEnd: over,
+    });
+    lane.line(`cat <${quote(path)}; say z $?`);
+    return pipe;
+  }
+
+  /** See HandPipe. What was written until now stands before our mark in the pipe. */
+  private async finish(reading: Reading): Promise<{ held: boolean }> {
+    const { order, pool } = this.options;
+    const { path, lane, mark, heard } = reading;
+    await this.soon(heard);
+    if (reading.isOver) return { held: false };
+    // In the background, as an orphan: a pipe that is full takes the mark only when its reader goes on.
+    const write = `( { printf '\\001%s m\\001' ${mark} 1<>${quote(path)}; } & )`;
+    await order(write).catch(() => {});
+    await heard;
+    if (!reading.isOver) await this.options.clock.sleep(END_BY_ITSELF_WITHIN_MS);
+    if (reading.isOver) return { held: false };
+    reading.isHeld = true;
+    await this.dropRest(path).catch(() => {});
+    pool.drop(lane);
+    return { held: true };
+  }
+
+  private async soon(heard: Promise<void>): Promise<void> {
+    let stop = () => {};
+    const timeout = new Promise<void>((resolve) => {
+      stop = this.options.clock.after(END_BY_ITSELF_WITHIN_MS, resolve);
+    });
+    await Promise.race([heard, timeout]);
+    stop();
+  }
+
+  /** Somebody reads on inside, so that whoever still writes neither blocks nor dies. */
+  private async dropRest(path: string): Promise<void> {
+    const { order } = this.options;
+    const { text } = await order(`( cat <${quote(path)} >/dev/null 2>&1 & printf %s $! )`);
+    this.held.push({ pid: Number(text), path });
+    const oldest = this.held.length > MAX_HELD_PIPES ? this.held.shift() : undefined;
+    if (oldest === undefined) return;
+    this.forget(oldest.path);
+    // Its number may be another process's by now.
+    const isIt = `case $(readlink /proc/${oldest.pid}/fd/0) in ${quote(oldest.path)}*)`;
+    await order(`( ${isIt} kill -9 ${oldest.pid} ;; esac )`);
+  }
+
+  /** The name is of no use any more; it goes with the next order. */
+  private forget(path: string): void {
+    this.callOfPath.delete(path);
+    this.used.push(path);
+  }
+
+  private async take(): Promise<string> {
+    for (;;) {
+      if (this.names.length < LOW_STOCK) this.startRefill();
+      const name = this.names.shift();
+      if (name !== undefined) return posix.join(this.options.dir, name);
+      await this.refill;
+    }
+  }
+
+  private startRefill(): void {
+    if (this.refill) return;
+    const names = Array.from({ length: BATCH }, () => `p${this.next++}`);
+    const used = this.used.splice(0).map(quote);
+    const remove = used.length === 0 ? "" : `rm -f -- ${used.join(" ")}; `;
+    this.refill = this.options
+      .order(`( cd -- ${quote(this.options.dir)} && { ${remove}mkfifo -m 600 ${names.join(" ")}; } )`)
+      .then(({ code }) => {
+        if (code !== 0) throw new Error(`mkfifo ended with ${code}`);
+        this.names.push(...names);
+      })
+      .finally(() => {
+        this.refill = undefined;
+      });
+    this.refill.catch(() => {}); // the next `take` sees it
+  }
+}

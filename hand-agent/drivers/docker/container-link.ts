@@ -1,0 +1,173 @@
+/**
+ * The agent's hold of one running container: its first lane, which starts with it and takes the short orders (kill, make
+ * pipes, finish pipes), and the pool for everything that takes longer. When the container or the engine goes, `ended`
+ * says why, and everything that was going on fails with that reason.
+ */
+import type { Clock } from "../../../kit/clock.ts";
+import { messageOf } from "../../../kit/errors.ts";
+import { type ExecSpec, HandError, type HandPipe, type RunningProcess } from "../driver.ts";
+import { CallPipes } from "./call-pipes.ts";
+import { ContainerProcesses } from "./container-processes.ts";
+import type { Engine } from "./engine.ts";
+import { Lane, type Reply } from "./lane.ts";
+import { LanePool } from "./lane-pool.ts";
+import { LANE_SCRIPT, NEEDED_COMMANDS, quote } from "./lane-script.ts";
+import { ProgramRun } from "./program-run.ts";
+
+export interface ContainerLinkOptions {
+  readonly engine: Engine;
+  readonly containerId: string;
+  readonly workdir: string;
+  readonly outputsDir: string;
+  /** A directory of the hand's own, for named pipes. */
+  readonly pipesDir: string;
+  readonly clock: Clock;
+}
+
+export class ContainerLink {
+  /** Resolves with the reason once nothing can run in the container any more. */
+  readonly ended: Promise<string>;
+  readonly pool: LanePool;
+  readonly processes: ContainerProcesses;
+  private readonly options: ContainerLinkOptions;
+  private readonly pipes: CallPipes;
+  private first: Lane | undefined;
+  private orders: Promise<unknown> = Promise.resolve();
+  private resolveEnded: (reason: string) => void = () => {};
+  private endReason: string | undefined;
+
+  private constructor(options: ContainerLinkOptions) {
+    this.options = options;
+    this.ended = new Promise((resolve) => {
+      this.resolveEnded = resolve;
+    });
+    this.pool = new LanePool({
+      open: () => this.openLane(),
+      kill: (lane) => void this.order(`kill -9 -${lane.pid} 2>/dev/null`).catch(() => {}),
+    });
+    this.pipes = new CallPipes({
+      dir: options.pipesDir,
+      pool: this.pool,
+      order: (script) => this.order(script),
+      clock: options.clock,
+    });
+    this.processes = new ContainerProcesses({
+      look: async () => (await this.order("( do_processes )")).text,
+      kill: async (pids) => void (await this.order(`kill -9 ${pids.join(" ")} 2>/dev/null`)),
+      callOfPipe: (path) => this.pipes.callOf(path),
+      clock: options.clock,
+    });
+  }
+
+  /** Starts the container and resolves when it takes work; `prepare` comes in between. Leaves the container to its maker when it fails. */
+  static async start(
+    options: ContainerLinkOptions,
+    start: { run: () => Promise<void>; prepare: () => Promise<void> },
+  ): Promise<ContainerLink> {
+    const link = new ContainerLink(options);
+    try {
+      const stream = await options.engine.attach(options.containerId);
+      link.first = await Lane.open(stream, { clock: options.clock, start: start.run });
+      void link.first.ended.then(() => link.firstLaneEnded());
+      await Promise.all([start.prepare(), link.check()]);
+      link.pool.warm();
+      return link;
+    } catch (error) {
+      const reason = await link.whyEnded();
+      link.close("it could not be started");
+      const isTold = reason === undefined || messageOf(error).includes(reason);
+      throw isTold ? error : new HandError(`${messageOf(error)} (${reason})`);
+    }
+  }
+
+  get isOpen(): boolean {
+    return this.endReason === undefined;
+  }
+
+  /** Ends this side; the container is its maker's. */
+  close(reason: string): void {
+    if (this.endReason !== undefined) return;
+    this.endReason = reason;
+    this.pool.close();
+    this.first?.close();
+    this.pipes.close();
+    this.resolveEnded(reason);
+  }
+
+  /** A short order, in turn; answered within milliseconds. */
+  order(script: string): Promise<Reply> {
+    const answer = this.orders.then(async () => {
+      if (this.endReason !== undefined) throw new HandError(`the container has ended: ${this.endReason}`);
+      if (!this.first?.isOpen) {
+        this.first = await this.openLane();
+        void this.first.ended.then(() => this.firstLaneEnded());
+      }
+      return this.first.run(script);
+    });
+    this.orders = answer.catch(() => {});
+    return answer;
+  }
+
+  openPipe(callId: string): Promise<HandPipe> {
+    return this.pipes.open(callId);
+  }
+
+  async exec(spec: ExecSpec, env: Readonly<Record<string, string>>): Promise<RunningProcess> {
+    const lane = await this.pool.take();
+    return ProgramRun.start(lane, spec, {
+      env,
+      cwd: spec.cwd ?? this.options.workdir,
+      kill: async (pid) => void (await this.order(`kill -9 ${pid} 2>/dev/null`)),
+      endOfLost: () => this.endOfLostProgram(),
+    });
+  }
+
+  /** Of a program whose lane broke off: it was killed with its lane, or the container went. */
+  private async endOfLostProgram(): Promise<{ code: number }> {
+    const reason = await this.whyEnded();
+    if (reason === undefined) return { code: 128 + 9 };
+    this.close(reason);
+    throw new HandError(`the container has ended: ${reason}`);
+  }
+
+  private async openLane(): Promise<Lane> {
+    const { engine, containerId, workdir, outputsDir, clock } = this.options;
+    const argv = ["/bin/sh", "-c", LANE_SCRIPT, "tendon-lane", workdir, outputsDir];
+    const stream = await engine.exec(containerId, { argv, workdir: "/" });
+    return Lane.open(stream, { clock });
+  }
+
+  private async check(): Promise<void> {
+    const { text } = await this.order(`( do_check ${NEEDED_COMMANDS.join(" ")} )`);
+    const missing = text.trim();
+    if (missing !== "")
+      throw new HandError(`the image has none of these commands, which a hand needs: ${missing}`);
+    const { code } = await this.order(
+      `( cd -- ${quote(this.options.workdir)} && : >.tendon-check && rm .tendon-check )`,
+    );
+    if (code !== 0) throw new HandError(`the hand cannot write to its directory ${this.options.workdir}`);
+  }
+
+  private async firstLaneEnded(): Promise<void> {
+    if (this.endReason !== undefined) return;
+    const reason = await this.whyEnded();
+    if (reason !== undefined) this.close(reason);
+  }
+
+  /** Undefined while the container runs. */
+  private async whyEnded(): Promise<string | undefined> {
+    const { engine, containerId } = this.options;
+    try {
+      const found = await engine.find("look at the container", (docker) =>
+        docker.getContainer(containerId).inspect(),
+      );
+      if (found === undefined) return "somebody removed the container";
+      const { State: state } = found;
+      if (state.Running && !state.Restarting) return undefined;
+      if (state.OOMKilled) return "it ran out of memory (limits.memory_bytes)";
+      return state.Error !== "" ? state.Error : `somebody stopped the container (exit ${state.ExitCode})`;
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+}

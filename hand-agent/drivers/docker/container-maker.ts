@@ -1,0 +1,234 @@
+/** Makes, starts and removes the containers of units. Whoever asks for one has noted its unit before. */
+import type { Clock } from "../../../kit/clock.ts";
+import type { Relay, Relays } from "../../relay/relay.ts";
+import { relayVariables } from "../../relay/relay.ts";
+import { HandError } from "../driver.ts";
+import { ContainerLink } from "./container-link.ts";
+import {
+  type ContainerRecipe,
+  labelsOf,
+  OUTPUTS_DIR,
+  PIPES_DIR,
+  planContainer,
+  UNIT_VARIABLE,
+} from "./container-plan.ts";
+import { type Engine, EngineError } from "./engine.ts";
+import type { HandsNetwork } from "./hands-network.ts";
+import { missingImage, pullImage } from "./images.ts";
+import { blockMetadata } from "./network-rules.ts";
+import { haveVolumes, makeVolumes, removeVolumes, type UnmadeDirectories } from "./workspace-volumes.ts";
+
+export interface Unit {
+  readonly unit: string;
+  readonly recipe: ContainerRecipe;
+  /** Of the container. */
+  readonly name: string;
+}
+
+export interface MakeOptions {
+  readonly pull?: boolean;
+  readonly onProgress?: ((detail: string) => void) | undefined;
+  readonly signal?: AbortSignal | undefined;
+}
+
+export interface RunningContainer {
+  readonly containerId: string;
+  readonly link: ContainerLink;
+}
+
+export interface ContainerMakerOptions {
+  readonly engine: Engine;
+  readonly agentId: () => Promise<string>;
+  readonly installationId: () => string;
+  readonly network: HandsNetwork;
+  /** Ways out for hands with the network `limited`; without them such hands are refused. */
+  readonly relays: Relays | undefined;
+  readonly clock: Clock;
+}
+
+export class ContainerMaker {
+  private readonly options: ContainerMakerOptions;
+
+  constructor(options: ContainerMakerOptions) {
+    this.options = options;
+  }
+
+  /** A new unit: volumes and container. Rejects with HandError; what it has left by then is removed by `remove`. */
+  async make(unit: Unit, options: MakeOptions): Promise<RunningContainer> {
+    const labels = labelsOf(await this.owner(unit.unit));
+    const unmade = await makeVolumes(this.options.engine, unit.unit, unit.recipe.workdir, labels);
+    return this.run(unit, unmade, options);
+  }
+
+  /** A container around the volumes of before; "gone" when those are not there any more. */
+  async makeAgain(unit: Unit, options: MakeOptions): Promise<RunningContainer | "gone"> {
+    const { engine } = this.options;
+    await this.removeContainers(unit.unit);
+    if (!(await haveVolumes(engine, unit.unit, unit.recipe.workdir))) return "gone";
+    return this.run(unit, [], options);
+  }
+
+  /** Ends everything of the unit and keeps its files. Idempotent. */
+  async removeContainers(unit: string): Promise<void> {
+    const { engine } = this.options;
+    const { agentId } = await this.owner(unit);
+    const found = await engine.ask("list containers", (docker) =>
+      docker.listContainers({
+        all: true,
+        filters: { label: [`tendon.unit=${unit}`, `tendon.agent=${agentId}`] },
+      }),
+    );
+    for (const { Id: id } of found) await this.removeContainer(id);
+  }
+
+  async removeContainer(id: string): Promise<void> {
+    await this.options.engine.find("remove the container", (docker) =>
+      docker.getContainer(id).remove({ force: true, v: true }),
+    );
+  }
+
+  /** Removes everything of the unit. Idempotent. */
+  async remove({ unit, recipe }: Pick<Unit, "unit" | "recipe">): Promise<void> {
+    await this.removeContainers(unit);
+    await removeVolumes(this.options.engine, unit, recipe.workdir);
+    if (recipe.network.mode === "unrestricted") await this.options.network.removeIfUnused();
+  }
+
+  /** Gives a container another name; fails when that is taken. */
+  async rename(containerId: string, name: string): Promise<void> {
+    await this.options.engine.ask("name the container", (docker) =>
+      docker.getContainer(containerId).rename({ name }),
+    );
+  }
+
+  private async run(
+    unit: Unit,
+    unmade: readonly UnmadeDirectories[],
+    options: MakeOptions,
+  ): Promise<RunningContainer> {
+    options.signal?.throwIfAborted();
+    const { mode } = unit.recipe.network;
+    await this.checkNetwork(unit.recipe);
+    if (mode !== "unrestricted") return this.runOn("none", unit, unmade, options);
+    const { network } = this.options;
+    try {
+      return await this.runOn(await network.use(), unit, unmade, options);
+    } finally {
+      network.started();
+    }
+  }
+
+  private async runOn(
+    networkName: string,
+    unit: Unit,
+    unmade: readonly UnmadeDirectories[],
+    options: MakeOptions,
+  ): Promise<RunningContainer> {
+    const { engine, clock } = this.options;
+    const containerId = await this.create(unit, networkName, options);
+    let relay: Relay | undefined;
+    try {
+      const container = await engine.ask("find the container", async (docker) =>
+        docker.getContainer(containerId),
+      );
+      for (const { target, tar } of unmade) {
+        await engine.ask("make the hand's directories", () => container.putArchive(tar, { path: target }));
+      }
+      const link = await ContainerLink.start(
+        {
+          engine,
+          containerId,
+          workdir: unit.recipe.workdir,
+          outputsDir: OUTPUTS_DIR,
+          pipesDir: PIPES_DIR,
+          clock,
+        },
+        {
+          run: () => engine.ask("start the container", async () => void (await container.start())),
+          prepare: async () => {
+            relay = await this.openNetwork(unit, containerId, options.signal);
+          },
+        },
+      );
+      void link.ended.then(() => relay?.close());
+      options.signal?.throwIfAborted();
+      return { containerId, link };
+    } catch (error) {
+      await relay?.close();
+      await this.removeContainer(containerId).catch(() => {});
+      throw error;
+    }
+  }
+
+  private async create(unit: Unit, networkName: string, options: MakeOptions): Promise<string> {
+    const { engine, clock } = this.options;
+    const { image, network } = unit.recipe;
+    const plan = planContainer(unit.recipe, {
+      ...(await this.owner(unit.unit)),
+      name: unit.name,
+      networkName,
+      extraEnv: network.mode === "limited" ? relayVariables() : {},
+    });
+    const create = () =>
+      engine.ask("make the container", async (docker) => (await docker.createContainer(plan)).id);
+    try {
+      return await create();
+    } catch (error) {
+      if (!isMissingImage(error)) throw error;
+      if (options.pull !== true) throw missingImage(image);
+    }
+    const { onProgress = () => {}, signal } = options;
+    await pullImage(engine, image, { onProgress, nowMs: () => clock.monotonicMs(), signal });
+    return create();
+  }
+
+  private async checkNetwork({ network, runtime }: ContainerRecipe): Promise<void> {
+    if (
+      network.mode === "unrestricted" &&
+      runtime !== undefined &&
+      !/^(io\.containerd\.)?(runc|crun|youki)\b/.test(runtime)
+    ) {
+      throw new HandError(
+        `the network mode unrestricted is not kept by the runtime ${runtime}, which has a network of its own where the rules against metadata services do not hold; use limited or none`,
+      );
+    }
+    if (network.mode !== "limited") return;
+    const { relays } = this.options;
+    if (relays === undefined)
+      throw new HandError("this hand agent has no relay for the network mode limited");
+    const probe = await relays.probe();
+    if (!probe.available)
+      throw new HandError(`the network mode limited is not possible here: ${probe.reason}`);
+  }
+
+  /** Before the first process of the hand; the container runs, and nothing in it but a lane. */
+  private async openNetwork(
+    { unit, recipe }: Unit,
+    containerId: string,
+    signal: AbortSignal | undefined,
+  ): Promise<Relay | undefined> {
+    const { network } = recipe;
+    if (network.mode === "none") return undefined;
+    const { engine, clock, relays } = this.options;
+    const { State: state, NetworkSettings: settings } = await engine.ask("look at the container", (docker) =>
+      docker.getContainer(containerId).inspect(),
+    );
+    if (network.mode === "limited") {
+      const namespace = { pid: state.Pid };
+      return relays?.start({ handId: unit, namespace, allowedHosts: network.allowedHosts, signal });
+    }
+    const gateways = Object.values(settings.Networks).flatMap(({ Gateway, IPv6Gateway }) =>
+      [Gateway, IPv6Gateway].filter((address) => address !== ""),
+    );
+    await blockMetadata({ pid: state.Pid, mark: `${UNIT_VARIABLE}=${unit}`, gateways, clock });
+    return undefined;
+  }
+
+  private async owner(unit: string) {
+    return { unit, agentId: await this.options.agentId(), installationId: this.options.installationId() };
+  }
+}
+
+function isMissingImage(error: unknown): boolean {
+  return error instanceof EngineError && error.status === 404 && /no such image/i.test(error.message);
+}

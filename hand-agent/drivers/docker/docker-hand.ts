@@ -1,0 +1,245 @@
+/** One hand of the docker driver: a workspace in volumes, and a container around it that may be replaced. */
+import { type Clock, within } from "../../../kit/clock.ts";
+import { messageOf } from "../../../kit/errors.ts";
+import type { Logger } from "../../../kit/log.ts";
+import {
+  type DestroyReport,
+  type ExecSpec,
+  type FileStat,
+  type Hand,
+  HandError,
+  type HandPipe,
+  type JsonValue,
+  type ProcessInfo,
+  type RunningProcess,
+  type WalkEntry,
+  type WalkOptions,
+} from "../driver.ts";
+import { ContainerFiles } from "./container-files.ts";
+import type { ContainerLink } from "./container-link.ts";
+import type { RunningContainer } from "./container-maker.ts";
+import { OUTPUTS_DIR } from "./container-plan.ts";
+import type { DockerRecord } from "./hand-records.ts";
+
+/** Of the time for killing a call, what may pass before the whole container is ended instead. */
+const KILL_ONE_BY_ONE_SHARE = 0.6;
+
+export interface DockerHandOptions {
+  readonly record: DockerRecord;
+  readonly isolation: string;
+  readonly resumed: boolean;
+  readonly isSetUp: boolean;
+  readonly container: RunningContainer;
+  /** A new container around the same workspace, whatever became of the one before. */
+  readonly makeAgain: () => Promise<RunningContainer | "gone">;
+  /** Ends the container and keeps the workspace. */
+  readonly removeContainer: () => Promise<void>;
+  readonly removeAll: () => Promise<void>;
+  /** Tells the driver that this object takes no more calls; `end` settles when nothing of it runs. */
+  readonly onEnding: (end: Promise<unknown>) => void;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export class DockerHand implements Hand {
+  readonly id: string;
+  readonly handle: JsonValue;
+  readonly isolation: string;
+  readonly workdir: string;
+  readonly outputsDir = OUTPUTS_DIR;
+  readonly roots: readonly string[];
+  readonly resumed: boolean;
+  readonly isSetUp: boolean;
+  readonly lost: Promise<string>;
+  private readonly options: DockerHandOptions;
+  private readonly files: ContainerFiles;
+  private current: Promise<RunningContainer> | undefined;
+  private over: Promise<DestroyReport> | undefined;
+  private resolveLost: (reason: string) => void = () => {};
+
+  constructor(options: DockerHandOptions) {
+    const { record } = options;
+    this.id = record.handId;
+    this.handle = { version: 1, handId: record.handId };
+    this.isolation = options.isolation;
+    this.workdir = record.recipe.workdir;
+    this.roots = [this.workdir, OUTPUTS_DIR];
+    this.resumed = options.resumed;
+    this.isSetUp = options.isSetUp;
+    this.lost = new Promise((resolve) => {
+      this.resolveLost = resolve;
+    });
+    this.options = options;
+    this.files = new ContainerFiles(async () => (await this.link()).pool);
+    this.adopt(options.container);
+  }
+
+  async exec(spec: ExecSpec, signal?: AbortSignal): Promise<RunningProcess> {
+    signal?.throwIfAborted();
+    const link = await this.link();
+    const call: Record<string, string> = spec.callId === undefined ? {} : { TENDON_CALL_ID: spec.callId };
+    const run = await link.exec(spec, { ...spec.env, TENDON_HAND_ID: this.id, ...call });
+    const kill = () => void run.kill().catch(() => {});
+    signal?.addEventListener("abort", kill, { once: true });
+    if (signal?.aborted) kill();
+    const over = () => signal?.removeEventListener("abort", kill);
+    run.exit.then(over, over);
+    return run;
+  }
+
+  async openPipe(callId: string): Promise<HandPipe> {
+    return (await this.link()).openPipe(callId);
+  }
+
+  stat(path: string): Promise<FileStat> {
+    return this.files.stat(path);
+  }
+  readFile(path: string, options?: { offset?: number; signal?: AbortSignal }): AsyncIterable<Uint8Array> {
+    return this.files.readFile(path, options);
+  }
+  writeFile(
+    path: string,
+    content: Uint8Array | AsyncIterable<Uint8Array>,
+    options?: { mode?: number; signal?: AbortSignal },
+  ): Promise<{ bytes: number }> {
+    return this.files.writeFile(path, content, options);
+  }
+  mkdir(path: string): Promise<void> {
+    return this.files.mkdir(path);
+  }
+  rename(from: string, to: string): Promise<void> {
+    return this.files.rename(from, to);
+  }
+  remove(path: string): Promise<void> {
+    return this.files.remove(path);
+  }
+  walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry> {
+    return this.files.walk(path, options);
+  }
+
+  readLink(path: string): Promise<string> {
+    return this.files.readLink(path);
+  }
+  makeLink(path: string, target: string): Promise<void> {
+    return this.files.makeLink(path, target);
+  }
+  setMode(path: string, mode: number): Promise<void> {
+    return this.files.setMode(path, mode);
+  }
+
+  async callCpuMs(callId: string): Promise<number | undefined> {
+    return (await this.running())?.processes.cpuMs(callId);
+  }
+
+  async callProcesses(callId?: string): Promise<ProcessInfo[]> {
+    const link = await this.running();
+    return link === undefined ? [] : link.processes.list(callId);
+  }
+
+  /** Where killing one by one does not get there, the container is ended: nothing of the call may outlive this. */
+  async killCall(
+    callId: string,
+    { withinMs, also }: { withinMs: number; also?: RunningProcess },
+  ): Promise<{ left: ProcessInfo[] }> {
+    const link = await this.running();
+    if (link === undefined) return { left: [] };
+    const oneByOneMs = withinMs * KILL_ONE_BY_ONE_SHARE;
+    const kill = async () => {
+      // The starter of processes goes first, so that it starts no more.
+      if (also) await also.kill();
+      return link.processes.kill(callId, oneByOneMs);
+    };
+    const { clock, log } = this.options;
+    const bound = oneByOneMs * 1.1;
+    const { left } = await within(clock, bound, kill(), () => new HandError("it took too long")).catch(
+      (error) => {
+        log.warn({ err: error, hand: this.id }, "a call's processes could not be ended one by one");
+        return { left: undefined };
+      },
+    );
+    if (left?.length === 0) return { left: [] };
+    return this.killAll(link, left ?? []);
+  }
+
+  park(): Promise<DestroyReport> {
+    if (!this.over) {
+      this.over = this.end();
+      this.options.onEnding(this.over);
+    }
+    return this.over;
+  }
+
+  async destroy(): Promise<DestroyReport> {
+    const report = await this.park();
+    await this.options.removeAll();
+    return report;
+  }
+
+  /** Gives the container to another hand object; this one takes no more calls. */
+  async handOver(): Promise<RunningContainer> {
+    const container = await this.current;
+    this.over = Promise.resolve({ left: [] });
+    if (container === undefined) throw new HandError("the container has ended");
+    return container;
+  }
+
+  private async end(): Promise<DestroyReport> {
+    const container = await this.current?.catch(() => undefined);
+    container?.link.close("the hand was ended");
+    await this.options.removeContainer();
+    return { left: [] };
+  }
+
+  private async killAll(link: ContainerLink, left: readonly ProcessInfo[]): Promise<{ left: ProcessInfo[] }> {
+    try {
+      link.close("the processes of a call could only be ended with it");
+      await this.options.removeContainer();
+      return { left: [] };
+    } catch (error) {
+      this.options.log.error({ err: error, hand: this.id }, "a container could not be ended");
+      return { left: [...left] };
+    }
+  }
+
+  private adopt(container: RunningContainer): void {
+    this.current = Promise.resolve(container);
+    void container.link.ended.then((reason) => {
+      this.current = undefined;
+      if (!this.over) this.options.log.warn({ hand: this.id, reason }, "the container ended");
+    });
+  }
+
+  /** The container as it is; undefined when none runs. */
+  private async running(): Promise<ContainerLink | undefined> {
+    const container = await this.current?.catch(() => undefined);
+    return container?.link.isOpen ? container.link : undefined;
+  }
+
+  /** A container that ended by itself, or with its engine, is replaced: the files are all there. */
+  private async link(): Promise<ContainerLink> {
+    if (this.over) throw new HandError("the hand has been released");
+    this.current ??= this.replace();
+    return (await this.current).link;
+  }
+
+  private async replace(): Promise<RunningContainer> {
+    try {
+      const made = await this.options.makeAgain();
+      if (made === "gone") {
+        const reason = "somebody removed its workspace from the engine";
+        this.resolveLost(reason);
+        throw new HandError(`the hand is lost: ${reason}`);
+      }
+      if (this.over) {
+        made.link.close("the hand was ended");
+        await this.options.removeContainer();
+        throw new HandError("the hand has been released");
+      }
+      this.adopt(made);
+      return made;
+    } catch (error) {
+      this.current = undefined;
+      throw error instanceof HandError ? error : new HandError(messageOf(error));
+    }
+  }
+}

@@ -1,0 +1,169 @@
+/**
+ * A real Docker engine for tests: the machine's own where one runs, else one that the first test starts and the last one
+ * stops, with a directory of its own for everything that it keeps. Several test processes share it.
+ */
+import { execFile, spawn } from "node:child_process";
+import { closeSync, existsSync, openSync } from "node:fs";
+import { mkdir, mkdtemp, readdir, readFile, rename, rm, rmdir, writeFile } from "node:fs/promises";
+import { request } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { eventually } from "./eventually.ts";
+
+const MACHINE_SOCKET = "/var/run/docker.sock";
+const SHARED = join(tmpdir(), "tendon-test-docker");
+const LOCK = `${SHARED}.lock`;
+/** A lock is held for as long as an engine takes to start or stop. */
+const LOCK_WITHIN_MS = 60_000;
+const START_WITHIN_MS = 30_000;
+
+export interface TestEngine {
+  /** For DOCKER_HOST. */
+  readonly host: string;
+  readonly socketPath: string;
+  /** Runs `docker` on this engine and gives what it prints. Rejects with what it complains about. */
+  docker(...args: string[]): Promise<string>;
+  /** To be called once by whoever used it. */
+  release(): Promise<void>;
+}
+
+/** Why this machine cannot run an engine; undefined where it can. */
+export function whyNoDocker(): string | undefined {
+  if (existsSync(MACHINE_SOCKET)) return undefined;
+  if (process.getuid?.() !== 0) return "starting an engine needs root";
+  const missing = ["dockerd", "iptables"].filter((name) => !isInstalled(name));
+  return missing.length === 0 ? undefined : `${missing.join(" and ")} not installed`;
+}
+
+export async function useDocker(): Promise<TestEngine> {
+  if (!existsSync(join(SHARED, "pid")) && (await answers(MACHINE_SOCKET))) {
+    return engineAt(MACHINE_SOCKET, async () => {});
+  }
+  await locked(async () => {
+    await mkdir(join(SHARED, "users"), { recursive: true });
+    if (!(await answers(join(SHARED, "docker.sock")))) await startEngine();
+    await writeFile(join(SHARED, "users", `${process.pid}-${Date.now()}-${Math.random()}`), "");
+    users.push(...(await newUsers()));
+  });
+  return engineAt(join(SHARED, "docker.sock"), async () => {
+    await locked(async () => {
+      const mine = users.pop();
+      if (mine !== undefined) await rm(join(SHARED, "users", mine), { force: true });
+      for (const name of await readdir(join(SHARED, "users"))) {
+        if (!isAlive(Number.parseInt(name, 10))) await rm(join(SHARED, "users", name), { force: true });
+      }
+      if ((await readdir(join(SHARED, "users"))).length === 0) await stopEngine();
+    });
+  });
+}
+
+/** What this process holds. */
+const users: string[] = [];
+
+async function newUsers(): Promise<string[]> {
+  const names = await readdir(join(SHARED, "users"));
+  return names.filter((name) => name.startsWith(`${process.pid}-`) && !users.includes(name));
+}
+
+function engineAt(socketPath: string, release: () => Promise<void>): TestEngine {
+  const host = `unix://${socketPath}`;
+  return {
+    host,
+    socketPath,
+    release,
+    async docker(...args) {
+      const { stdout } = await promisify(execFile)("docker", ["--host", host, ...args], {
+        maxBuffer: 16 << 20,
+      });
+      return stdout;
+    },
+  };
+}
+
+async function startEngine(): Promise<void> {
+  const at = (name: string) => join(SHARED, name);
+  const log = openSync(at("dockerd.log"), "a");
+  const places = ["--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("dockerd.pid")];
+  // Published ports, if any, are for this machine alone.
+  const child = spawn("dockerd", ["--host", `unix://${at("docker.sock")}`, "--ip", "127.0.0.1", ...places], {
+    stdio: ["ignore", log, log],
+    detached: true,
+  });
+  closeSync(log);
+  child.unref();
+  await writeFile(at("pid"), `${child.pid}`);
+  await eventually(() => answers(at("docker.sock")), { withinMs: START_WITHIN_MS, everyMs: 100 }).catch(
+    async (error) => {
+      const said = await readFile(at("dockerd.log"), "utf8").catch(() => "");
+      throw new Error(`the engine did not start: ${error}\n${said.slice(-2_000)}`);
+    },
+  );
+}
+
+async function stopEngine(): Promise<void> {
+  const pid = Number(await readFile(join(SHARED, "pid"), "utf8").catch(() => "0"));
+  if (pid > 0 && isAlive(pid)) {
+    process.kill(pid, "SIGTERM");
+    await eventually(() => !isAlive(pid), { withinMs: 20_000, everyMs: 50 });
+  }
+  await rm(SHARED, { recursive: true, force: true });
+}
+
+/** One process at a time. A lock whose holder is gone is taken over. */
+async function locked(run: () => Promise<void>): Promise<void> {
+  await eventually(
+    async () => {
+      try {
+        await mkdir(LOCK);
+      } catch {
+        const holder = Number(await readFile(join(LOCK, "pid"), "utf8").catch(() => `${process.pid}`));
+        if (!isAlive(holder)) await breakLock();
+        return false;
+      }
+      await writeFile(join(LOCK, "pid"), `${process.pid}`);
+      return true;
+    },
+    { withinMs: LOCK_WITHIN_MS, everyMs: 50 },
+  );
+  try {
+    await run();
+  } finally {
+    await rm(join(LOCK, "pid"), { force: true });
+    await rmdir(LOCK);
+  }
+}
+
+/** Renamed first, so that of two who find it only one takes it away. */
+async function breakLock(): Promise<void> {
+  const aside = await mkdtemp(`${LOCK}-`);
+  await rename(LOCK, aside).catch(() => {});
+  await rm(aside, { recursive: true, force: true });
+}
+
+function answers(socketPath: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const call = request({ socketPath, path: "/_ping", timeout: 2_000 }, (response) => {
+      response.resume();
+      resolve(response.statusCode === 200);
+    });
+    call.on("error", () => resolve(false));
+    call.on("timeout", () => call.destroy());
+    call.end();
+  });
+}
+
+/** Not a zombie either: nobody waits for a child that outlived its parent's interest. */
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function isInstalled(name: string): boolean {
+  const path = (process.env.PATH ?? "").split(":");
+  return [...path, "/usr/sbin", "/sbin"].some((dir) => existsSync(join(dir, name)));
+}
