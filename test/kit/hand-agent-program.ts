@@ -43,10 +43,18 @@ export interface AgentProgram {
   stderr(): string;
 }
 
-/** Starts the program as a person would, with nothing in its environment but what is given. */
-export function startAgentProgram(args: readonly string[], env: Record<string, string> = {}): AgentProgram {
+/**
+ * Starts the program as a person would, with nothing in its environment but what is given: from its sources, or from a
+ * file that it was built into.
+ */
+export function startAgentProgram(
+  args: readonly string[],
+  env: Record<string, string> = {},
+  file?: string,
+): AgentProgram {
   const loader = `${repository}/node_modules/tsx/dist/loader.mjs`;
-  const child = spawn(process.execPath, ["--import", loader, `${repository}/hand-agent/main.ts`, ...args], {
+  const program = file === undefined ? ["--import", loader, `${repository}/hand-agent/main.ts`] : [file];
+  const child = spawn(process.execPath, [...program, ...args], {
     cwd: repository,
     stdio: ["ignore", "pipe", "pipe"],
     env: { PATH: process.env.PATH ?? "", ...env },

@@ -91,6 +91,8 @@ export interface ScriptedOptions {
   heartbeatTimeoutMs?: number;
   installationId?: string;
   port?: number;
+  /** That its welcome names; default 1. */
+  protocolVersion?: number;
 }
 
 export class ScriptedHandServer {
@@ -327,7 +329,7 @@ export class ScriptedHandServer {
       installationId: this.installationId,
       heartbeatEvery: durationFromMs(this.options.heartbeatEveryMs ?? 1_000),
       heartbeatTimeout: durationFromMs(this.options.heartbeatTimeoutMs ?? 10_000),
-      protocolVersion: 1,
+      protocolVersion: this.options.protocolVersion ?? 1,
     };
   }
 
