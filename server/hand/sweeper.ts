@@ -14,6 +14,7 @@ import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { fromStoredText } from "./results.ts";
 import { durationText } from "./rules.ts";
+import { UnheardCalls } from "./unheard-calls.ts";
 import { sendUnsentCalls } from "./unsent-calls.ts";
 
 export interface SweeperParts {
@@ -40,6 +41,7 @@ export class Sweeper implements Service {
   readonly name = "hand sweeper";
   private readonly deps: HandDeps;
   private readonly parts: SweeperParts;
+  private readonly unheard: UnheardCalls;
   private readonly timers: (() => void)[] = [];
   private readonly running = new Set<Promise<void>>();
   private stopped = false;
@@ -51,6 +53,7 @@ export class Sweeper implements Service {
   constructor(deps: HandDeps, parts: SweeperParts) {
     this.deps = deps;
     this.parts = parts;
+    this.unheard = new UnheardCalls(deps, parts.conclusions);
   }
 
   async start(): Promise<void> {
@@ -73,6 +76,7 @@ export class Sweeper implements Service {
     await this.attempt("calls that were left behind could not be sent", () =>
       sendUnsentCalls(this.deps, this.parts.connections),
     );
+    await this.attempt("calls of absent hand agents could not be found", () => this.unheard.tell());
     await this.attempt("overdue executions could not be ended", () => this.endOverdue());
     await this.attempt("stale hands could not be ended", () => this.endStale());
     await this.attempt("hands that were parked for long could not be released", () =>

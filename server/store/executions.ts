@@ -77,6 +77,15 @@ export type Concluded =
   /** It is bound, and the caller meant one that is not. */
   | { readonly kind: "bound" };
 
+export interface UnheardCall {
+  readonly executionKey: string;
+  readonly sessionId: string;
+  readonly executionId: string;
+  readonly handAgentId: string;
+  /** Of the event that tells of this absence of the agent. */
+  readonly eventId: string;
+}
+
 export interface ExecutionStore {
   find(executionKey: string): Promise<ExecutionRecord | undefined>;
   /** The session's event of that id, with its answer. */
@@ -138,6 +147,13 @@ export interface ExecutionStore {
   }): Promise<{ executionKey: string; handAgentId: string; stopReason: string | undefined }[]>;
   /** Which of these keys are bound to the agent and have no result. */
   openKeys(handAgentId: string, executionKeys: readonly string[]): Promise<Set<string>>;
+  /**
+   * Tool uses that run where nobody has heard anything: their agent ended its connection `offlineMs` ago, or was not noted
+   * as there for `silentMs`. Without those whose log has the event of that id already; the oldest first.
+   */
+  unheard(request: { offlineMs: number; silentMs: number; limit: number }): Promise<UnheardCall[]>;
+  /** Appends the event with the call's `eventId`. Undefined when it is not needed any more. NOT_FOUND. */
+  tellUnheard(call: UnheardCall, event: HandEvent): Promise<LogAdvance | undefined>;
   /**
    * Executions that nobody can be waiting for any more: their time and `graceMs` are over, and their agent has not
    * been heard from for `offlineMs`, or is connected to `replicaId` (whose memory knows whether they still talk).

@@ -7,6 +7,7 @@ import { appendToLog } from "./hand-log.ts";
 import { lockSession } from "./hands.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
+import { unheardCalls } from "./unheard-calls.ts";
 
 const COLUMNS = `execution_key, workspace_id, session_id, execution_id, hand_id, hand_agent_id, journal_id, owner_number, name, input,
   timeout_ms, bound_at, answers_tool_use, slot, notice, stop_requested_at, stop_reason, result`;
@@ -81,6 +82,7 @@ export function createExecutionStore(pool: Pool): ExecutionStore {
         return toExecution(rows[0]!);
       }),
     ...lists(pool),
+    ...unheardCalls(pool),
   };
 }
 
@@ -260,6 +262,8 @@ async function insertBound(
      hand as (
        select hand_id, owner_number, notice from hands
        where hand_id = $3 and hand_agent_id = $1 and state = 'ready' and exists (select 1 from agent)
+         -- Not one that was handed over since it was found (H6).
+         and session_id is not distinct from $6
        for update
      ),
      used as (
