@@ -18,6 +18,9 @@ const FILE_TEXTS: Partial<Record<FileError["code"], string>> = {
 
 /** `reason` is a code for programs, the message is for people. */
 export function copyRefusal(error: unknown, log: Logger): { reason: string; message: string } {
+  // Primitives that write have the failures of what they were given as their own.
+  const { cause } = error instanceof FileError ? error : {};
+  if (cause instanceof TarError || cause instanceof HandRefusal) return copyRefusal(cause, log);
   if (error instanceof HandRefusal) return { reason: error.reason, message: error.message };
   if (error instanceof TarError) return { reason: "INVALID_FIELD", message: cut(error.message) };
   if (error instanceof FileError) {

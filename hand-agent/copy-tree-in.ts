@@ -45,9 +45,18 @@ export async function copyTreeIn(
     arrived();
     await checkPlaces(copy, staging);
     await putIntoPlace(copy, staging);
+  } catch (error) {
+    throw inCallersWords(error, staging, path);
   } finally {
     await removeTree(copy, staging);
   }
+}
+
+/** Who asked for the copy knows nothing of where it was unpacked first. */
+function inCallersWords(error: unknown, staging: string, path: string): unknown {
+  if (!(error instanceof FileError) || !error.path.startsWith(staging)) return error;
+  const { code, message, cause } = error;
+  return new FileError(code, join(path, error.path.slice(staging.length)), message, { cause });
 }
 
 class Unpacking {

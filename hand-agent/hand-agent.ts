@@ -173,7 +173,7 @@ export class HandAgent implements Service {
       log,
       dataDir: dataDir.path,
     });
-    const transfers = new Transfers(hands, log);
+    const transfers = new Transfers(hands, clock, log);
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
     return { dataDir, key, offers, journal, hands, executions, transfers };
   }
@@ -320,6 +320,7 @@ export class HandAgent implements Service {
       parts.hands.drain();
       parts.executions.drain();
       await this.finishCalls(parts.executions);
+      await parts.transfers.stop();
       await parts.hands.stop();
       this.supervisor.stop();
       await this.running;

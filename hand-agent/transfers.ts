@@ -2,6 +2,7 @@
  * All copies of this agent. A copy lives as long as its stream: one that breaks off has changed nothing and is started
  * anew by whoever wants it. While a hand has a copy it is not parked; a copy of an owner before ends (design H6).
  */
+import { type Clock, within } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
 import type { StartTransfer } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
@@ -11,6 +12,8 @@ import { type TransferWire, transfer } from "./transfer.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 
 const MAX_AT_ONCE = 64;
+/** For a driver to remove what a copy that ended early had unpacked. */
+const CLEAN_UP_WITHIN_MS = 30_000;
 /** Ids are parts of file names. */
 const TRANSFER_ID = /^[A-Za-z0-9_-]{1,128}$/;
 
@@ -23,11 +26,13 @@ interface Running {
 
 export class Transfers {
   private readonly hands: Hands;
+  private readonly clock: Clock;
   private readonly log: Logger;
   private readonly running = new Map<string, Running>();
 
-  constructor(hands: Hands, log: Logger) {
+  constructor(hands: Hands, clock: Clock, log: Logger) {
     this.hands = hands;
+    this.clock = clock;
     this.log = log;
   }
 
@@ -59,6 +64,13 @@ export class Transfers {
     await Promise.all(affected.map(({ over }) => over));
   }
 
+  /** The agent stops: copies end, and nothing of them is left. */
+  async stop(): Promise<void> {
+    const all = [...this.running.values()];
+    for (const { stop } of all) stop.abort(new HandRefusal("UNAVAILABLE", "the hand agent is stopping"));
+    await Promise.all(all.map(({ over }) => over));
+  }
+
   private async run(
     tunnel: Tunnel,
     command: StartTransfer,
@@ -66,36 +78,46 @@ export class Transfers {
     refusal: HandRefusal | undefined,
   ): Promise<void> {
     const call = tunnel.client.streamTransfer({ signal: tunnel.signal });
-    const { transferId } = command;
+    let copying: Promise<unknown> = Promise.resolve();
     try {
-      await call.send({ kind: { case: "transferId", value: transferId } });
+      await call.send({ kind: { case: "transferId", value: command.transferId } });
       const wire: TransferWire = {
         send: (chunk) => call.send({ kind: { case: "chunk", value: chunk } }),
         responses: call.responses[Symbol.asyncIterator](),
       };
-      const end = await this.attempt(wire, command, AbortSignal.any([tunnel.signal, stop]), refusal);
-      await call.send({ kind: { case: "end", value: end } });
+      const signal = AbortSignal.any([tunnel.signal, stop]);
+      const done = this.begin(wire, command, signal, refusal);
+      copying = done.catch(() => {});
+      await call.send({ kind: { case: "end", value: await this.endOf(done, signal) } });
       call.end();
       // The stream is over once the server has heard that; what it may still send is passed over.
       while (!(await wire.responses.next()).done);
     } finally {
       call.cancel();
+      // What it had unpacked is removed by now, unless the driver hangs.
+      await within(
+        this.clock,
+        CLEAN_UP_WITHIN_MS,
+        copying,
+        () => new Error("what a copy left is not removed"),
+      );
     }
   }
 
-  private async attempt(
+  private async begin(
     wire: TransferWire,
     command: StartTransfer,
     signal: AbortSignal,
     refusal: HandRefusal | undefined,
   ) {
+    if (refusal !== undefined) throw refusal;
+    if (!TRANSFER_ID.test(command.transferId)) throw new HandRefusal("INVALID_FIELD", "not an id of a copy");
+    const running = new Set(this.running.keys());
+    return transfer({ hands: this.hands, running, log: this.log }, wire, command, signal);
+  }
+
+  private async endOf(done: ReturnType<typeof transfer>, signal: AbortSignal) {
     try {
-      if (refusal !== undefined) throw refusal;
-      if (!TRANSFER_ID.test(command.transferId))
-        throw new HandRefusal("INVALID_FIELD", "not an id of a copy");
-      const running = new Set(this.running.keys());
-      const deps = { hands: this.hands, running, log: this.log };
-      const done = transfer(deps, wire, command, signal);
       return { reason: "", message: "", ...(await orAborted(done, signal)) };
     } catch (error) {
       const why = signal.aborted && signal.reason instanceof HandRefusal ? signal.reason : error;
@@ -104,7 +126,7 @@ export class Transfers {
   }
 }
 
-/** A copy that waits for bytes which do not come ends all the same; what it had unpacked is removed. */
+/** A copy that waits for bytes which do not come ends all the same. */
 async function orAborted<T>(done: Promise<T>, signal: AbortSignal): Promise<T> {
   let stop = () => {};
   const aborted = new Promise<never>((_, reject) => {

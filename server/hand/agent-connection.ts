@@ -9,8 +9,12 @@ import type {
   ConnectRequest,
   ConnectResponseSchema,
   HandReport,
+  StartTransfer,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { MachineResources } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { OpenTransfer } from "../ports/transfers.ts";
 import type { AgentCommand, AgentLink, AgentMessage } from "./agent-link.ts";
+import type { AgentTransfers } from "./agent-transfers.ts";
 import type { HandTiming } from "./timing.ts";
 
 export interface AgentConnectionOptions {
@@ -24,6 +28,9 @@ export interface AgentConnectionOptions {
   /** A hand changed without a command. Called one after the other. */
   readonly onReport: (report: HandReport) => Promise<void>;
   readonly onDraining: () => void;
+  /** What its machine has now. */
+  readonly onResources: (resources: MachineResources) => void;
+  readonly transfers: Pick<AgentTransfers, "start">;
   /** Ends the stream at once, whatever it waits for. */
   readonly cut: (error: TendonError) => void;
 }
@@ -130,6 +137,10 @@ export class AgentConnection implements AgentLink {
     }
   }
 
+  openTransfer(command: StartTransfer, signal: AbortSignal): Promise<OpenTransfer> {
+    return this.options.transfers.start(this, command, signal);
+  }
+
   /** Reads until the agent ends the connection or it breaks. */
   async read(requests: AsyncIterator<ConnectRequest>): Promise<void> {
     for (;;) {
@@ -167,6 +178,9 @@ export class AgentConnection implements AgentLink {
       case "draining":
         this.draining = true;
         this.options.onDraining();
+        break;
+      case "resources":
+        this.options.onResources(kind.value);
         break;
       case "greeting":
         this.cut(

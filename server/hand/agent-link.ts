@@ -6,7 +6,9 @@ import type {
   ParkCommandSchema,
   ProvisionCommandSchema,
   ReleaseCommandSchema,
+  StartTransfer,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { OpenTransfer } from "../ports/transfers.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 
 export type AgentMessage = NonNullable<MessageInitShape<typeof ConnectResponseSchema>["kind"]>;
@@ -32,6 +34,11 @@ export interface AgentLink {
    * `timeoutMs`, LIMIT_EXCEEDED when too many commands wait already.
    */
   command(command: AgentCommand, timeoutMs: number): Promise<CommandResult>;
+  /**
+   * Has the agent open the stream of a copy. UNAVAILABLE or NO_HAND_AGENT when it cannot be reached, LIMIT_EXCEEDED;
+   * then nothing has begun.
+   */
+  openTransfer(command: StartTransfer, signal: AbortSignal): Promise<OpenTransfer>;
 }
 
 export interface AgentLinks {

@@ -23,6 +23,7 @@ import {
 } from "../store/hand-agents.ts";
 import { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
+import type { AgentTransfers } from "./agent-transfers.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
 import { chooseVersion } from "./protocol-version.ts";
@@ -32,6 +33,7 @@ export interface HandAgentServiceParts {
   readonly connections: AgentConnections;
   readonly reconciler: Reconciler;
   readonly streams: ExecutionStreams;
+  readonly transfers: AgentTransfers;
   /** Cuts the connection whose other end this is (`Listener.destroyPeer`): a half-open one does not end by itself. */
   readonly destroyPeer: (peer: string) => void;
 }
@@ -45,10 +47,8 @@ export function createHandAgentService(
     connect: (requests, context) => connect(deps, parts, requests, context),
     streamExecution: (requests, context) =>
       parts.streams.serve(requests, agentOf(context).handAgentId, context),
-    // biome-ignore lint/correctness/useYield: refuses before the first message
-    async *streamTransfer() {
-      throw new TendonError("NOT_FOUND", "nobody asked for this transfer");
-    },
+    streamTransfer: (requests, context) =>
+      parts.transfers.serve(requests, agentOf(context).handAgentId, context),
     // biome-ignore lint/correctness/useYield: refuses before the first message
     async *readResource({ sha256 }) {
       throw notFound("stored file of a hand that is being made", sha256);
@@ -99,6 +99,8 @@ async function* connect(
     timing: deps.timing,
     onReport: (report) => parts.reconciler.report(handAgentId, report),
     onDraining: () => parts.connections.changed(),
+    onResources: () => {},
+    transfers: parts.transfers,
     cut: (error) => {
       context.fail(error);
       parts.destroyPeer(context.peer);
@@ -152,7 +154,11 @@ async function readGreeting(
   return kind.value;
 }
 
-function welcome(deps: HandDeps, greeting: HandAgentGreeting, stored: { generation: number; installationId: string }) {
+function welcome(
+  deps: HandDeps,
+  greeting: HandAgentGreeting,
+  stored: { generation: number; installationId: string },
+) {
   return {
     generation: BigInt(stored.generation),
     replicaId: deps.replicaId,

@@ -8,14 +8,17 @@ import type { HandControl } from "../ports/hand-control.ts";
 import { type HandsForPeers, NO_PEERS, type Peers } from "../ports/peers.ts";
 import { AgentConnections } from "./agent-connections.ts";
 import { createHandAgentService } from "./agent-service.ts";
+import { AgentTransfers } from "./agent-transfers.ts";
 import { CallOrders } from "./call-orders.ts";
 import { Conclusions } from "./conclusions.ts";
+import { Copies } from "./copies.ts";
 import type { HandDeps } from "./deps.ts";
 import { ExecutionHub } from "./execution-hub.ts";
 import { ExecutionStreams } from "./execution-streams.ts";
 import { Executor } from "./executor.ts";
 import { createHandControl } from "./hand-control.ts";
 import { HandEndings } from "./hand-endings.ts";
+import { HandOvers } from "./hand-over.ts";
 import { HandParking } from "./hand-parking.ts";
 import { PeerAccess } from "./peer-access.ts";
 import { PeerFeeds } from "./peer-feeds.ts";
@@ -45,6 +48,8 @@ export interface HandArea extends Area {
   readonly connectedAgents: () => number;
   /** Executions that this replica has to do with now. */
   readonly runningExecutions: () => number;
+  /** Copies whose agents are connected to this replica. */
+  readonly openCopies: () => number;
   /** Bytes of output that this replica keeps for readers; at most 1 MiB for each running execution. */
   readonly bufferedBytes: () => number;
 }
@@ -72,13 +77,17 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     orders: new CallOrders(deps),
     executor,
     endings,
+    copies: new Copies(deps, { links, provisioner, conclusions }),
+    handOvers: new HandOvers(deps, { links, conclusions }),
     provisioner,
     toolLists,
   });
+  const transfers = new AgentTransfers(deps);
   const agentService = createHandAgentService(deps, {
     connections,
     reconciler,
     streams,
+    transfers,
     destroyPeer: options.destroyPeer,
   });
   return {
@@ -93,6 +102,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,
     runningExecutions: () => hub.size,
+    openCopies: () => transfers.size,
     bufferedBytes: () => hub.bufferedBytes,
     drain: (graceMs) => drain(deps, { connections, executor }, graceMs),
   };

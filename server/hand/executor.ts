@@ -6,6 +6,7 @@ import { type ExecutionResult, ExecutionResultSchema } from "../../proto/gen/ten
 import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
+import { abortable } from "./abortable.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import { agentOffline, noHand, unknownTool } from "./call-failures.ts";
 import type { ClaimedCall } from "./call-orders.ts";
@@ -13,8 +14,9 @@ import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
 import { startMessage, stopMessage } from "./execution-messages.ts";
-import { handLostResult, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
+import { handLostResult, NOTICE_AFTER_HAND_OVER, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
 import { operatedEvent } from "./hand-events.ts";
+import { type HandLinkParts, linkOfHand } from "./hand-link.ts";
 import { KnownHands } from "./known-hands.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
@@ -51,12 +53,12 @@ export type Sent =
     }
   | { readonly kind: "result"; readonly result: ExecutionResult };
 
-export class Executor {
+export class Executor implements HandLinkParts {
   private readonly deps: HandDeps;
-  private readonly links: AgentLinks;
+  readonly links: AgentLinks;
   private readonly hub: ExecutionHub;
   private readonly conclusions: Conclusions;
-  private readonly provisioner: Provisioner;
+  readonly provisioner: Provisioner;
   private readonly toolLists: ToolLists;
   private readonly knownHands = new KnownHands();
   /** Calls that wait for a hand: a cancel wakes them. */
@@ -180,7 +182,7 @@ export class Executor {
       if (known !== undefined && !known.has(call.name)) {
         return this.refuse(call, failureResult(unknownTool(call.name, known)), lease);
       }
-      const link = await this.linkOf(hand, signal);
+      const link = await linkOfHand(this.deps, this, hand, signal);
       if (link === undefined) return this.refuse(call, failureResult(agentOffline(hand)), lease);
       const event =
         order.operator && hand.sessionId !== undefined
@@ -259,6 +261,7 @@ export class Executor {
       lease,
       noticeAfterLoss: NOTICE_AFTER_LOSS,
       noticeAfterRelease: NOTICE_AFTER_RELEASE,
+      noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: call.answersToolUse ? call.executionId : undefined,
     });
     if (opened.kind === "loss_not_told") return { failure: handLostResult(opened.hand.stateDetail) };
@@ -277,34 +280,6 @@ export class Executor {
     const provisioned = await this.provisioner.ensure(hand);
     if (provisioned.kind === "ready") return { hand: provisioned.hand };
     return { failure: failureResult(noHand(provisioned)) };
-  }
-
-  /** The connection of the hand's agent; undefined when there is none within the provision timeout. */
-  private async linkOf(hand: HandRecord, signal: AbortSignal): Promise<AgentLink | undefined> {
-    const { clock, store, timing, replicaId } = this.deps;
-    const deadlineMs = clock.monotonicMs() + this.provisioner.timeoutMs(hand);
-    for (;;) {
-      const known = this.links.find(hand.handAgentId!);
-      if (known !== undefined && !known.draining) return known;
-      const agent = await store.handAgents.find(hand.handAgentId!);
-      const link = known ?? (agent && this.links.reach(agent));
-      if (link !== undefined && !link.draining) return link;
-      if (
-        link === undefined &&
-        agent?.online &&
-        agent.replicaId !== replicaId &&
-        this.deps.peers.standing(agent.replicaId ?? "") === "silent"
-      ) {
-        throw new TendonError(
-          "UNAVAILABLE",
-          `hand agent "${agent.handAgentId}" is connected to another replica of the server, which has no TENDON_PEER_URL; ask that one`,
-          { replica_id: agent.replicaId ?? "" },
-        );
-      }
-      const leftMs = deadlineMs - clock.monotonicMs();
-      if (leftMs <= 0 || agent === undefined || agent.revokedAt !== undefined) return undefined;
-      await abortable(this.provisioner.changed(Math.min(leftMs, timing.lookAgainMs)), signal);
-    }
   }
 
   private async refuse(
@@ -358,22 +333,5 @@ export class Executor {
       link?.post(stopMessage(execution, reason));
     }
     return execution;
-  }
-}
-
-/** Resolves with the promise, or rejects as soon as the signal aborts; the promise goes on. */
-async function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  signal.throwIfAborted();
-  let stop = () => {};
-  const aborted = new Promise<never>((_, reject) => {
-    const onAbort = () => reject(signal.reason);
-    signal.addEventListener("abort", onAbort, { once: true });
-    stop = () => signal.removeEventListener("abort", onAbort);
-  });
-  promise.catch(() => {});
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    stop();
   }
 }

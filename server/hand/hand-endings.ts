@@ -103,6 +103,10 @@ export class HandEndings {
 export const NOTICE_AFTER_RELEASE =
   "Note: the environment that earlier calls ran in was released, with all files in it. This call ran in a new, empty one.";
 
+/** The same after it was handed over. */
+export const NOTICE_AFTER_HAND_OVER =
+  "Note: the environment that earlier calls ran in was handed over to another session, with all files in it. This call ran in a new, empty one.";
+
 export function handLostResult(detail: string) {
   return failureResult({
     outcome: ExecutionOutcome.NOT_STARTED,

@@ -1,5 +1,5 @@
 /** What the log says about hands. */
-import type { HandEvent, HandRecord } from "../store/hands.ts";
+import type { HandEvent, HandOverFacts, HandRecord } from "../store/hands.ts";
 
 export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent {
   return eventOf("hand.provisioned", {
@@ -22,6 +22,32 @@ export function parkedEvent(hand: HandRecord, detail: string): HandEvent {
 
 export function releasedEvent(hand: HandRecord, detail: string): HandEvent {
   return eventOf("hand.released", { hand_id: hand.handId, slot: hand.slot, detail });
+}
+
+/** For the log of the session that has given the hand away: it has none in the slot any more. */
+export function givenEvent(facts: HandOverFacts): HandEvent {
+  return eventOf("hand.handed_over", {
+    hand_id: facts.handId,
+    slot: facts.fromSlot,
+    to_session_id: facts.toSessionId,
+    to_slot: facts.toSlot,
+    owner_number: facts.ownerNumber,
+  });
+}
+
+/** For the log of the session that has got the hand; one from outside sessions has no `from_session_id`. */
+export function receivedEvent(facts: HandOverFacts, hand: HandRecord): HandEvent {
+  const { fromSessionId, fromSlot } = facts;
+  const from = fromSessionId === undefined ? {} : { from_session_id: fromSessionId, from_slot: fromSlot };
+  return eventOf("hand.handed_over", {
+    hand_id: facts.handId,
+    slot: facts.toSlot,
+    ...from,
+    owner_number: facts.ownerNumber,
+    driver: hand.driver,
+    environment_id: hand.environmentId,
+    hand_agent_id: hand.handAgentId,
+  });
 }
 
 /** An operator worked on a session's hand; a long input is told by its beginning. */

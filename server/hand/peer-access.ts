@@ -1,7 +1,9 @@
 /** What other replicas may do with the agents that are connected here, and with nothing else: one hop at most. */
 import { TendonError } from "../../kit/errors.ts";
 import type { CommandResult, ConnectResponse } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { ForwardTransferRequest } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { HandsForPeers } from "../ports/peers.ts";
+import type { TransferPart } from "../ports/transfers.ts";
 import type { ExecutionRecord } from "../store/executions.ts";
 import type { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
@@ -51,6 +53,7 @@ export class PeerAccess implements HandsForPeers {
         await this.start(connection, kind.value.executionKey);
         return undefined;
       case "stopExecution":
+      case "ownerChanged":
         if (!connection.post(kind)) throw notHeld(handAgentId);
         return undefined;
       default:
@@ -68,6 +71,30 @@ export class PeerAccess implements HandsForPeers {
     if (execution.result !== undefined) return;
     this.forwarded.add(this.hub.enter(execution));
     if (!connection.post(startMessage(execution))) throw notHeld(handAgentId);
+  }
+
+  async *transfer(
+    requests: AsyncIterable<ForwardTransferRequest>,
+    signal: AbortSignal,
+  ): ReturnType<HandsForPeers["transfer"]> {
+    const iterator = requests[Symbol.asyncIterator]();
+    const first = await iterator.next();
+    const kind = first.done ? undefined : first.value.kind;
+    if (kind?.case !== "start" || kind.value.transfer === undefined) {
+      throw new TendonError("INVALID_FIELD", "start: must be the first message", { field: "start" });
+    }
+    const { handAgentId, generation, transfer } = kind.value;
+    const connection = this.connectionOf(handAgentId, Number(generation));
+    const open = await connection.openTransfer(transfer, signal);
+    const leave = () => open.close();
+    signal.addEventListener("abort", leave, { once: true });
+    try {
+      yield { kind: { case: "opened", value: {} } };
+      for await (const part of open.run(partsOf(iterator))) yield { kind: part };
+    } finally {
+      signal.removeEventListener("abort", leave);
+      open.close();
+    }
   }
 
   async *follow(
@@ -152,6 +179,20 @@ export class PeerAccess implements HandsForPeers {
     ending.stop();
     this.endings.delete(executionKey);
     this.endingsBytes -= ending.live.bufferedBytes;
+  }
+}
+
+/** Ends well only after `end`: requests that break off are an error of theirs. */
+async function* partsOf(requests: AsyncIterator<ForwardTransferRequest>): AsyncGenerator<TransferPart> {
+  for (;;) {
+    const next = await requests.next();
+    if (next.done) return;
+    const { kind } = next.value;
+    if (kind.case !== "chunk" && kind.case !== "end") {
+      throw new TendonError("INVALID_FIELD", "start: only the first message may be one", { field: "start" });
+    }
+    yield kind;
+    if (kind.case === "end") return;
   }
 }
 

@@ -7,7 +7,12 @@
  */
 import { create } from "@bufbuild/protobuf";
 import { isTendonError, messageOf, TendonError } from "../../kit/errors.ts";
-import { type CommandResult, CommandResultSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import {
+  type CommandResult,
+  CommandResultSchema,
+  type StartTransfer,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { OpenTransfer } from "../ports/transfers.ts";
 import type { AgentCommand, AgentLink, AgentMessage } from "./agent-link.ts";
 import type { HandDeps } from "./deps.ts";
 
@@ -97,6 +102,16 @@ export class PeerLink implements AgentLink {
       throw error;
     } finally {
       stopWatching();
+    }
+  }
+
+  async openTransfer(command: StartTransfer, signal: AbortSignal): Promise<OpenTransfer> {
+    const { replicaId, handAgentId, generation } = this;
+    try {
+      return await this.options.deps.peers.transfer({ replicaId, handAgentId, generation, command, signal });
+    } catch (error) {
+      if (isTendonError(error, "NO_HAND_AGENT")) this.ended = true;
+      throw error;
     }
   }
 

@@ -75,10 +75,19 @@ export class Reconciler {
       } else if (report === undefined) {
         await this.endings.lose(hand, "its hand agent came back without it", neverStarted);
       } else {
+        this.tellOwner(connection, hand, report);
         await this.apply(hand, report, neverStarted);
       }
     }
     await this.nameStrangers(connection, [...has.keys()]);
+  }
+
+  /** It was not there when the hand was handed over (H6). */
+  private tellOwner(connection: AgentConnection, hand: HandRecord, report: HandReport): void {
+    const { handId } = hand;
+    const ownerNumber = BigInt(hand.ownerNumber);
+    if (ownerNumber <= 1n || report.ownerNumber >= ownerNumber) return;
+    connection.post({ case: "ownerChanged", value: { handId, ownerNumber } });
   }
 
   /** Hands that the store has as ended are destroyed; those that it never had are named to the agent (H1). */

@@ -7,7 +7,10 @@ import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import { HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type {
   CancelExecutionRequest,
+  CopyInRequest,
+  CopyOutRequest,
   ExecuteRequest,
+  HandOverRequest,
   HandService,
   ListHandAgentsRequest,
   ListHandsRequest,
@@ -18,18 +21,24 @@ import { maySee, type Principal, principalOf, workspaceOf } from "../ports/princ
 import type { HandRecord } from "../store/hands.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
 import type { CallOrders } from "./call-orders.ts";
+import type { Copies } from "./copies.ts";
 import type { HandDeps } from "./deps.ts";
 import type { Executor } from "./executor.ts";
-import { type HandEndings, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
+import { visibleHand } from "./hand-access.ts";
+import { type HandEndings, NOTICE_AFTER_HAND_OVER, NOTICE_AFTER_RELEASE } from "./hand-endings.ts";
 import { handAgentMessage, handMessage } from "./hand-messages.ts";
+import type { HandOvers } from "./hand-over.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
 import { type Provisioner, provisionError } from "./provisioner.ts";
+import { checkSlot } from "./rules.ts";
 import type { ToolLists } from "./tool-lists.ts";
 
 export interface HandServiceParts {
   readonly orders: CallOrders;
   readonly executor: Executor;
   readonly endings: HandEndings;
+  readonly copies: Copies;
+  readonly handOvers: HandOvers;
   readonly provisioner: Provisioner;
   readonly toolLists: ToolLists;
 }
@@ -47,6 +56,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
 
   async provision(request: ProvisionRequest, context: RpcContext) {
     const principal = principalOf(context);
+    checkSlot(request.slot, "slot");
     const lease = request.sessionId === "" ? undefined : leaseOf(principal, request.lease);
     if (request.sessionId === "" && principal.kind === "harness") throw needsSession();
     const opened = await this.deps.store.hands.open({
@@ -59,6 +69,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       lease,
       noticeAfterLoss: "",
       noticeAfterRelease: NOTICE_AFTER_RELEASE,
+      noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: undefined,
     });
     const { hand } = opened;
@@ -144,23 +155,20 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     return { hand: await this.message(await this.parts.endings.release(hand, why, lease)) };
   }
 
-  async handOver(): Promise<never> {
-    throw notBuilt("HandOver");
+  async handOver(request: HandOverRequest, context: RpcContext) {
+    return { hand: await this.message(await this.parts.handOvers.handOver(request, principalOf(context))) };
   }
 
-  async copyIn(): Promise<never> {
-    throw notBuilt("CopyIn");
+  copyIn(requests: AsyncIterable<CopyInRequest>, context: RpcContext) {
+    return this.parts.copies.copyIn(requests, principalOf(context), context.signal);
   }
 
-  // biome-ignore lint/correctness/useYield: refuses before the first message
-  async *copyOut(): AsyncGenerator<never> {
-    throw notBuilt("CopyOut");
+  copyOut(request: CopyOutRequest, context: RpcContext) {
+    return this.parts.copies.copyOut(request, principalOf(context), context.signal);
   }
 
-  private async visibleHand(handId: string, principal: Principal): Promise<HandRecord> {
-    const hand = await this.deps.store.hands.find(handId);
-    if (hand === undefined || !maySee(principal, hand.workspaceId)) throw notFound("hand", handId);
-    return hand;
+  private visibleHand(handId: string, principal: Principal): Promise<HandRecord> {
+    return visibleHand(this.deps.store.hands, handId, principal);
   }
 
   private async workspaceFor(request: ProvisionRequest, principal: Principal): Promise<string> {
@@ -186,8 +194,4 @@ function pageOf(
 ): PageRequest {
   const after = decodePageToken(query, request.pageToken, 2);
   return { size: request.pageSize || DEFAULT_PAGE_SIZE, after: after as Cursor | undefined };
-}
-
-function notBuilt(what: string): TendonError {
-  return new TendonError("NOT_IMPLEMENTED", `${what} is not available in this release`);
 }

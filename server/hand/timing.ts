@@ -39,6 +39,8 @@ export interface HandTiming {
   readonly parkWaitMs: number;
   /** A hand that stayed parked for so long is released. */
   readonly keepParkedMs: number;
+  /** A copy in which nothing moved for so long is ended. */
+  readonly copyStallMs: number;
   /** A hand that nobody owns is named to its agent so often; the second time it is destroyed (H1). */
   readonly reaperPeriodMs: number;
 }
@@ -63,6 +65,7 @@ export const HAND_TIMING: HandTiming = {
   spareUnusedMs: 2_000,
   parkWaitMs: 15_000,
   keepParkedMs: 7 * 24 * 3_600_000,
+  copyStallMs: 120_000,
   reaperPeriodMs: 60_000,
 };
 

@@ -4,7 +4,7 @@ import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Preview } from "../../proto/gen/tendon/v1/event_pb.js";
-import type { PeerCommand, PeerNoticeKind, Peers, SessionsForPeers } from "../ports/peers.ts";
+import type { PeerCommand, PeerNoticeKind, Peers, PeerTransfer, SessionsForPeers } from "../ports/peers.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import type { Interests } from "./interests.ts";
 import { PeerReplica } from "./peer-replica.ts";
@@ -82,6 +82,10 @@ export class PeerDirectory implements Peers, Service {
 
   async command(request: PeerCommand) {
     return this.find(request.replicaId).command(request);
+  }
+
+  async transfer(request: PeerTransfer) {
+    return this.find(request.replicaId).transfer(request);
   }
 
   follow(request: Parameters<Peers["follow"]>[0]): ReturnType<Peers["follow"]> {

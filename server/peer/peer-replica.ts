@@ -5,9 +5,11 @@ import { TendonError } from "../../kit/errors.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import type { CommandResult } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
-import type { PeerCommand, Peers } from "../ports/peers.ts";
+import type { PeerCommand, Peers, PeerTransfer } from "../ports/peers.ts";
+import type { OpenTransfer } from "../ports/transfers.ts";
 import { Announcer } from "./announcer.ts";
 import { NoticeQueue } from "./notice-queue.ts";
+import { openPeerTransfer } from "./peer-transfer.ts";
 import { PreviewQueue } from "./preview-queue.ts";
 
 export interface PeerReplicaOptions extends Omit<DialOptions, "clock"> {
@@ -84,6 +86,11 @@ export class PeerReplica {
     } finally {
       late.abort();
     }
+  }
+
+  /** A replica that does not answer is UNAVAILABLE. */
+  transfer(request: PeerTransfer): Promise<OpenTransfer> {
+    return openPeerTransfer(this.client(), request, this.options.clock);
   }
 
   follow({ executionKey, fromOffset, signal }: Parameters<Peers["follow"]>[0]): ReturnType<Peers["follow"]> {

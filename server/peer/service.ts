@@ -8,6 +8,7 @@ import type {
   ForwardExecutionRequest,
   ForwardNoticesRequest,
   ForwardPreviewsRequest,
+  ForwardTransferRequest,
   PeerNotice,
   PeerService,
 } from "../../proto/gen/tendon/v1/peer_service_pb.js";
@@ -48,9 +49,8 @@ export class PeerServiceHandler implements ServiceImplementation<typeof PeerServ
     return this.deps.hands().follow(executionKey, Number(fromOffset), context.signal);
   }
 
-  // biome-ignore lint/correctness/useYield: there is no copy to carry yet
-  async *forwardTransfer(): AsyncGenerator<never> {
-    throw new TendonError("NO_HAND_AGENT", "this replica carries no copies");
+  forwardTransfer(requests: AsyncIterable<ForwardTransferRequest>, context: RpcContext) {
+    return this.deps.hands().transfer(requests, context.signal);
   }
 
   // biome-ignore lint/correctness/useYield: there is no tunnel to carry yet

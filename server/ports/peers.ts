@@ -5,12 +5,16 @@ import type {
   CommandResult,
   ConnectResponse,
   ConnectResponseSchema,
+  StartTransfer,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type {
   ForwardExecutionResponse,
   ForwardExecutionResponseSchema,
+  ForwardTransferRequest,
+  ForwardTransferResponseSchema,
   PeerNoticeSchema,
 } from "../../proto/gen/tendon/v1/peer_service_pb.js";
+import type { OpenTransfer } from "./transfers.ts";
 
 export type PeerNoticeKind = NonNullable<MessageInitShape<typeof PeerNoticeSchema>["kind"]>;
 
@@ -25,6 +29,15 @@ export interface PeerCommand {
   readonly signal?: AbortSignal;
 }
 
+export interface PeerTransfer {
+  readonly replicaId: string;
+  readonly handAgentId: string;
+  readonly generation: number;
+  readonly command: StartTransfer;
+  /** Ends the copy, also once it is open. */
+  readonly signal: AbortSignal;
+}
+
 /** The other replicas. Everything here fails with a TendonError; none of it is tried again by itself. */
 export interface Peers {
   /** Whether any other replica can be reached. */
@@ -36,6 +49,11 @@ export interface Peers {
    * it does not hold that connection. UNAVAILABLE, DEADLINE_EXCEEDED.
    */
   command(request: PeerCommand): Promise<CommandResult | undefined>;
+  /**
+   * Has an agent that the replica holds open the stream of a copy. NO_HAND_AGENT, UNAVAILABLE, LIMIT_EXCEEDED; then
+   * nothing has begun.
+   */
+  transfer(request: PeerTransfer): Promise<OpenTransfer>;
   /** Output and result of an execution whose agent the replica holds. NO_HAND_AGENT, UNAVAILABLE. */
   follow(request: {
     replicaId: string;
@@ -50,6 +68,7 @@ export const NO_PEERS: Peers = {
   hasOthers: () => false,
   standing: () => "silent",
   command: () => Promise.reject(new Error("there are no peers")),
+  transfer: () => Promise.reject(new Error("there are no peers")),
   follow: () => {
     throw new Error("there are no peers");
   },
@@ -65,6 +84,11 @@ export interface HandsForPeers {
     command: ConnectResponse;
     timeoutMs: number;
   }): Promise<CommandResult | undefined>;
+  /** NO_HAND_AGENT unless that connection stands here; else as the copy. */
+  transfer(
+    requests: AsyncIterable<ForwardTransferRequest>,
+    signal: AbortSignal,
+  ): AsyncGenerator<MessageInitShape<typeof ForwardTransferResponseSchema>>;
   /** NO_HAND_AGENT unless the execution's agent is connected here. */
   follow(
     executionKey: string,

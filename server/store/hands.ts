@@ -1,6 +1,7 @@
 /** Hands and their lives. All times are the database's. */
 import type { ToolRecord } from "./hand-agents.ts";
 import type { Page, PageRequest } from "./page.ts";
+import type { RequestIdClaim } from "./request-ids.ts";
 import type { LogAdvance } from "./session-append.ts";
 
 export type HandStateName = "provisioning" | "ready" | "parked" | "lost" | "released";
@@ -52,6 +53,8 @@ export interface OpenHandRequest {
   readonly noticeAfterLoss: string;
   /** The same when the slot's last hand had run calls and was given back. */
   readonly noticeAfterRelease: string;
+  /** The same when the slot's last hand was handed over to another session. */
+  readonly noticeAfterHandOver: string;
   /** The tool use that needs the hand: a loss that its brain did not know of when it asked is told first (H2). */
   readonly toolUseId: string | undefined;
 }
@@ -108,6 +111,22 @@ export interface HandStore {
     event: HandEvent | undefined;
     lease?: LeaseClaim | undefined;
   }): Promise<HandChange | undefined>;
+  /**
+   * Somebody begins to work on the hand as its owner or, with an event, as an operator: it counts as used, and its
+   * session's log has the event. Undefined when it is not ready, or has another owner than `hand` says. LEASE_FENCED.
+   */
+  operate(request: {
+    hand: HandRecord;
+    lease: LeaseClaim | undefined;
+    event: HandEvent | undefined;
+  }): Promise<HandChange | undefined>;
+  /**
+   * H6, one transaction: the session and slot that get the hand are its owner under the next number, and both logs have
+   * their event. The same request again gets the same answer, without advances. NOT_FOUND, LEASE_FENCED,
+   * SESSION_ARCHIVED, ALREADY_EXISTS, HAND_NOT_READY, HAND_LOST, HAND_RELEASED, REQUEST_ID_REUSED, UNAVAILABLE when
+   * `hand` is not what it was.
+   */
+  handOver(request: HandOverOrder): Promise<{ hand: HandRecord; advances: readonly LogAdvance[] }>;
   /** Nothing is left of an ended hand. */
   destroyed(handId: string): Promise<void>;
   /** Living hands of the agent, and ended ones that it has not destroyed yet. */
@@ -158,6 +177,33 @@ export interface UnusedHandsQuery {
   readonly alsoRunning: boolean;
   readonly except: readonly string[];
   readonly limit: number;
+}
+
+/** What both logs say of a hand-over. */
+export interface HandOverFacts {
+  readonly handId: string;
+  readonly ownerNumber: number;
+  readonly fromSessionId: string | undefined;
+  readonly fromSlot: string;
+  readonly toSessionId: string;
+  readonly toSlot: string;
+}
+
+export interface HandOverOrder {
+  readonly hand: HandRecord;
+  readonly toSessionId: string;
+  readonly toSlot: string;
+  /** Of the session that gives. */
+  readonly lease: LeaseClaim | undefined;
+  readonly claim: RequestIdClaim;
+  /** Called when the request was not made before; what it throws refuses it. */
+  check(): void;
+  /** What the first call of the new owner is told. */
+  readonly notice: string;
+  /** For the log of the session that gives, if there is one. */
+  given(facts: HandOverFacts): HandEvent;
+  /** For the log of the session that gets it. */
+  received(facts: HandOverFacts): HandEvent;
 }
 
 export interface HandChange {

@@ -3,6 +3,7 @@ import { notFound, TendonError } from "../../../kit/errors.ts";
 import type { HandEvent, HandRecord, HandStateName, HandStore, LeaseClaim, StaleHand } from "../hands.ts";
 import { LIVING_HANDS, readToolList, writeToolList } from "./hand-agents.ts";
 import { appendToLog } from "./hand-log.ts";
+import { owners } from "./hand-owners.ts";
 import { freePlaces, parking } from "./hand-parking.ts";
 import { openHand } from "./open-hand.ts";
 import { listPage } from "./page.ts";
@@ -75,6 +76,7 @@ export function createHandStore(pool: Pool): HandStore {
     ...changes(pool),
     ...lists(pool),
     ...parking(pool),
+    ...owners(pool),
     pinTools: (sessionId, slot, choose) => pinTools(pool, sessionId, slot, choose),
   };
 }

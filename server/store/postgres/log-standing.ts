@@ -62,9 +62,12 @@ async function liveHands(db: Queryable, sessionId: string): Promise<LogStanding[
   );
   const alive = new Map<string, string>();
   for (const { type, payload } of rows) {
-    const { hand_id: handId, slot } = JSON.parse(payload) as { hand_id?: unknown; slot?: unknown };
+    const facts = JSON.parse(payload) as Record<string, unknown>;
+    const { hand_id: handId, slot } = facts;
     if (typeof handId !== "string") continue;
-    if (type === "hand.lost" || type === "hand.released") alive.delete(handId);
+    // A session that has given a hand away says to whom.
+    const isGiven = type === "hand.handed_over" && facts.to_session_id !== undefined;
+    if (type === "hand.lost" || type === "hand.released" || isGiven) alive.delete(handId);
     else alive.set(handId, typeof slot === "string" ? slot : "");
   }
   return [...alive].map(([handId, slot]) => ({ handId, slot }));

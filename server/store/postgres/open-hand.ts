@@ -32,6 +32,8 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
     const ofSlot = JSON.parse(session.slot_environment_ids) as Record<string, string>;
     // Given back, for one because it was parked for too long: its files are gone as well (H2).
     if (newest?.state === "released") notice = request.noticeAfterRelease;
+    if (await wasHandedOver(transaction, sessionId, request.slot, newest))
+      notice = request.noticeAfterHandOver;
     environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
   }
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
@@ -100,6 +102,29 @@ async function newestOfSlot(
     [sessionId, slot],
   );
   return rows[0];
+}
+
+/** Looked at by the newest so many: slots that are handed over again and again are rare. */
+const NEWEST_HAND_OVERS = 32;
+
+/** Whether the slot's last hand is another session's now. */
+async function wasHandedOver(
+  transaction: Transaction,
+  sessionId: string,
+  slot: string,
+  newest: HandRow | undefined,
+): Promise<boolean> {
+  const { rows } = await transaction.query<{ payload: string; created_at: Date }>(
+    `select payload, created_at from events where session_id = $1 and type = 'hand.handed_over'
+     order by position desc limit ${NEWEST_HAND_OVERS}`,
+    [sessionId],
+  );
+  for (const { payload, created_at: at } of rows) {
+    const facts = JSON.parse(payload) as { slot?: unknown; to_session_id?: unknown };
+    if (facts.slot !== slot) continue;
+    return facts.to_session_id !== undefined && (newest === undefined || at > newest.created_at);
+  }
+  return false;
 }
 
 /**

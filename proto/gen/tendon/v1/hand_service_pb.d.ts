@@ -613,7 +613,7 @@ export declare const HandOverResponseSchema: GenMessage<HandOverResponse>;
  */
 export declare type CopyInRequest = Message<"tendon.v1.CopyInRequest"> & {
   /**
-   * Target first, then bytes.
+   * Target first, then bytes, then the end.
    *
    * @generated from oneof tendon.v1.CopyInRequest.kind
    */
@@ -633,6 +633,14 @@ export declare type CopyInRequest = Message<"tendon.v1.CopyInRequest"> & {
      */
     value: Uint8Array;
     case: "chunk";
+  } | {
+    /**
+     * What was sent in all; an empty digest is not compared.
+     *
+     * @generated from field: tendon.v1.CopyEnd end = 3;
+     */
+    value: CopyEnd;
+    case: "end";
   } | { case: undefined; value?: undefined };
 };
 
@@ -964,8 +972,9 @@ export declare const HandService: GenService<{
     output: typeof HandOverResponseSchema;
   },
   /**
-   * Writes a file or a tree into a hand. The first message names the target, the others carry bytes. Without a lease only
-   * an admin who gives a reason may write into a session's hand. A parked hand is resumed.
+   * Writes a file or a tree into a hand. The first message names the target, others carry bytes, the last one says what was
+   * sent: a stream that ends without it was cut. Without a lease only an admin who gives a reason may write into a
+   * session's hand. A parked hand is resumed.
    *
    * Effect: the file is replaced once all bytes have arrived. A tree is unpacked aside, and its files are put into place
    * once all of it has arrived; what was there before and is not in the archive stays. A copy that breaks off changes
