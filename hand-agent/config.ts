@@ -49,6 +49,21 @@ export const handAgentSettings = defineSettings({
     parse: text(),
     help: "For tests alone: a file that says how hands of the driver `scripted` fail; without it there is no such driver.",
   },
+  DOCKER_HOST: {
+    parse: text(),
+    default: "unix:///var/run/docker.sock",
+    help: "The Docker engine for hands of the driver `docker`: unix:///path or tcp://host:port.",
+  },
+  DOCKER_TLS_VERIFY: {
+    parse: text(),
+    default: "",
+    help: "Anything but empty: a tcp:// engine is spoken to with TLS, by the certificate in DOCKER_CERT_PATH.",
+  },
+  DOCKER_CERT_PATH: {
+    parse: text(),
+    default: "",
+    help: "Directory with ca.pem, cert.pem and key.pem for the engine.",
+  },
   ...dialSettings,
   ...programSettings,
 });

@@ -38,8 +38,10 @@ async function probeDriver(driver: Driver): Promise<DriverOffer> {
 
 /** One line a driver, at start. */
 export function logOffers(log: Logger, offers: readonly DriverOffer[]): void {
+  const anyAvailable = offers.some(({ available }) => available);
   for (const { name, available, isolation, detail } of offers) {
-    if (!available) log.warn({ driver: name }, `no ${name} hands: ${detail}`);
+    // A machine without an engine is nothing to warn of, as long as it can make some hands.
+    if (!available) log[anyAvailable ? "info" : "warn"]({ driver: name }, `no ${name} hands: ${detail}`);
     else if (isolation === "none") log.warn({ driver: name, isolation }, detail);
     else log.info({ driver: name, isolation }, detail);
   }

@@ -63,7 +63,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     once,
     drainMs: values.TENDON_HAND_AGENT_DRAIN_MS,
     build: BUILD,
-    drivers: (dataDir) => driversOf(values, dataDir, log),
+    drivers: (dataDir, installationId) => driversOf(values, { dataDir, installationId, log }),
     clock: systemClock,
     log,
   });
@@ -83,7 +83,7 @@ async function doctor({ values }: HandAgentSettings): Promise<number> {
   const log = createLogger("hand-agent", "silent");
   const dataDir = resolve(values.TENDON_HAND_AGENT_DATA_DIR);
   const [offers, limitedNetwork] = await Promise.all([
-    probeDrivers(driversOf(values, dataDir, log)),
+    probeDrivers(driversOf(values, { dataDir, installationId: () => "", log })),
     relaysOf(values, log).probe(),
   ]);
   const drivers = offers.map(({ name, available, isolation, detail }) => ({
@@ -97,10 +97,20 @@ async function doctor({ values }: HandAgentSettings): Promise<number> {
   return drivers.some(({ available }) => available) ? 0 : 1;
 }
 
-function driversOf(values: HandAgentSettings["values"], dataDir: string, log: Logger): Driver[] {
-  const process = { isolation: values.TENDON_HAND_AGENT_ISOLATION };
-  const relays = relaysOf(values, log);
-  const options = { dataDir, clock: systemClock, log, tools: TOOL_DEFINITIONS, relays, process };
+function driversOf(
+  values: HandAgentSettings["values"],
+  { dataDir, installationId, log }: { dataDir: string; installationId: () => string; log: Logger },
+): Driver[] {
+  const { DOCKER_HOST: host, DOCKER_TLS_VERIFY: tlsVerify, DOCKER_CERT_PATH: certPath } = values;
+  const options = {
+    dataDir,
+    clock: systemClock,
+    log,
+    tools: TOOL_DEFINITIONS,
+    relays: relaysOf(values, log),
+    process: { isolation: values.TENDON_HAND_AGENT_ISOLATION },
+    docker: { engine: { host, tlsVerify: tlsVerify !== "", certPath }, installationId },
+  };
   return makeDrivers(options, values.TENDON_HAND_AGENT_TEST_SCRIPT);
 }
 

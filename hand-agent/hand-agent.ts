@@ -44,7 +44,7 @@ export interface HandAgentOptions {
   once?: boolean;
   build: string;
   /** Made for the data directory once that is claimed. */
-  drivers(dataDir: string): Driver[];
+  drivers(dataDir: string, installationId: () => string): Driver[];
   clock: Clock;
   log: Logger;
   /** How long running calls may go on once the agent was told to stop. */
@@ -132,7 +132,7 @@ export class HandAgent implements Service {
     this.dataDir = await claimDataDir(options.dataDir);
     const dataDir = this.dataDir.path;
     this.dialOrRefuse().close(); // a URL, proxy or CA file that cannot be used is told at once
-    const drivers = options.drivers(dataDir);
+    const drivers = options.drivers(dataDir, () => this.identity?.installationId ?? "");
     const key = await loadKey(dataDir).catch((error) => {
       throw new StartupError(messageOf(error));
     });

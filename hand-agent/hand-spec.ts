@@ -2,24 +2,33 @@
 import { type EnvironmentSpec, NetworkMode } from "../proto/gen/tendon/v1/environment_pb.js";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import {
+  type ContainerSpec,
   type Driver,
   HandError,
   type HandLimits,
   type HandNetwork,
   type HandResource,
   type HandSpec,
+  type WarmSpec,
 } from "./drivers/driver.ts";
+import { runSetup } from "./setup-commands.ts";
+
+const DEFAULT_WARM_AGE_MS = 3_600_000;
 
 /** Throws HandError with a text for people. */
 export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec {
   const { environment } = command;
   if (environment !== undefined) checkEnvironment(environment, driver);
   const network = networkOf(environment);
+  const container = driver.capabilities.containers === true ? containerOf(environment) : undefined;
+  const warm = warmOf(environment);
   return {
     handId: command.handId,
     env: environment?.variables ?? {},
     limits: limitsOf(environment),
     ...(network === undefined ? {} : { network }),
+    ...(container === undefined ? {} : { container }),
+    ...(warm === undefined ? {} : { warm }),
     resources: command.resources.map(({ kind }): HandResource => {
       if (kind.case !== "inlineFile") {
         throw new HandError(
@@ -32,11 +41,15 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
   };
 }
 
-function checkEnvironment({ image, network }: EnvironmentSpec, driver: Driver): void {
-  if (image !== "" && driver.name === "process") {
-    throw new HandError(
-      `the driver ${driver.name} takes no image; remove "image" from the environment or choose another driver`,
-    );
+function checkEnvironment({ image, container, network }: EnvironmentSpec, driver: Driver): void {
+  if (driver.capabilities.containers !== true) {
+    const { workdir = "", runtime = "", pull = false } = container ?? {};
+    const given = image !== "" ? "image" : workdir !== "" || runtime !== "" || pull ? "container" : undefined;
+    if (given !== undefined) {
+      throw new HandError(
+        `the driver ${driver.name} takes no ${given}; remove "${given}" from the environment or choose another driver`,
+      );
+    }
   }
   const mode = network?.mode ?? NetworkMode.UNSPECIFIED;
   const wantsLess = mode === NetworkMode.NONE || mode === NetworkMode.LIMITED;
@@ -45,6 +58,30 @@ function checkEnvironment({ image, network }: EnvironmentSpec, driver: Driver): 
       `the driver ${driver.name} cannot keep its hands from the network; choose another driver`,
     );
   }
+}
+
+function containerOf(environment: EnvironmentSpec | undefined): ContainerSpec {
+  const { workdir = "", runtime = "", pull = false } = environment?.container ?? {};
+  return {
+    image: environment?.image ?? "",
+    pull,
+    ...(workdir === "" ? {} : { workdir }),
+    ...(runtime === "" ? {} : { runtime }),
+  };
+}
+
+function warmOf(environment: EnvironmentSpec | undefined): WarmSpec | undefined {
+  const { size = 0, maxAgeMs = 0n } = environment?.warmPool ?? {};
+  if (size < 1) return undefined;
+  const setup = environment?.setup ?? [];
+  return {
+    size,
+    maxAgeMs: Number(maxAgeMs) || DEFAULT_WARM_AGE_MS,
+    setup: {
+      key: setup.length === 0 ? "" : JSON.stringify(setup),
+      run: (hand, signal) => runSetup(hand, setup, signal),
+    },
+  };
 }
 
 function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | undefined {
@@ -67,11 +104,10 @@ function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | unde
 function limitsOf(environment: EnvironmentSpec | undefined): HandLimits {
   const limits = environment?.limits;
   if (limits === undefined) return {};
-  if (limits.tmpBytes > 0n)
-    throw new HandError("this hand agent cannot bound temporary files (limits.tmp_bytes)");
   return {
     ...(limits.memoryBytes > 0n ? { memoryBytes: Number(limits.memoryBytes) } : {}),
     ...(limits.cpuMillis > 0 ? { cpus: limits.cpuMillis / 1000 } : {}),
     ...(limits.pids > 0 ? { processes: limits.pids } : {}),
+    ...(limits.tmpBytes > 0n ? { tmpBytes: Number(limits.tmpBytes) } : {}),
   };
 }

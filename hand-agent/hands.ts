@@ -210,6 +210,7 @@ export class Hands {
     this.drain();
     this.stopper.abort(new HandRefusal("DRAINING", STOPPING));
     await Promise.all([...this.slots.values()].map((slot) => this.stopOne(slot)));
+    await Promise.all(this.options.drivers.map((driver) => this.closeDriver(driver)));
     await this.file.settled();
   }
 
@@ -226,6 +227,14 @@ export class Hands {
       () => new HandError("its driver does not answer"),
     ).catch((error) =>
       this.options.log.warn({ err: error, handId: slot.record.handId }, "a hand did not stop"),
+    );
+  }
+
+  private async closeDriver(driver: Driver): Promise<void> {
+    const closed = driver.close?.() ?? Promise.resolve();
+    const { clock, log } = this.options;
+    await within(clock, STOP_WITHIN_MS, closed, () => new HandError("it does not answer")).catch((error) =>
+      log.warn({ err: error, driver: driver.name }, "a driver did not stop"),
     );
   }
 
@@ -262,7 +271,10 @@ export class Hands {
     this.slots.set(handId, slot); // also when an earlier attempt, that this one had waited for, has failed
     try {
       driver = this.driverOf(slot.record.driver);
-      const spec = handSpecOf(command, driver);
+      const spec = {
+        ...handSpecOf(command, driver),
+        onProgress: (detail: string) => this.tell(slot, detail),
+      };
       await this.save();
       failpoint("agent.hand_noted");
       const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
@@ -270,11 +282,12 @@ export class Hands {
         limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
       );
       const hand = await driver.provision(spec, limit.signal);
-      await runSetup(hand, command.environment?.setup ?? [], limit.signal);
+      if (hand.isSetUp !== true) await runSetup(hand, command.environment?.setup ?? [], limit.signal);
       failpoint("agent.hand_made");
       slot.record.state = "ready";
       slot.record.handle = hand.handle;
       slot.live = { hand, tools: this.toolsOf(slot, hand), isNews: false };
+      this.watchForLoss(slot, hand);
       slot.detail = `ready, isolation: ${hand.isolation}`;
     } catch (error) {
       if (driver !== undefined) await this.discard(driver, handId).catch(() => {});
@@ -304,11 +317,11 @@ export class Hands {
       );
       if (found === "gone") {
         slot.lost = true;
-        slot.detail = "its workspace is gone";
-        this.onChange(statusOf(slot));
+        this.tell(slot, "its workspace is gone");
         throw new HandRefusal("HAND_LOST", "The hand's workspace is gone; the call was not started.");
       }
       slot.live = { hand: found, tools: this.toolsOf(slot, found), isNews: found.resumed };
+      this.watchForLoss(slot, found);
       record.state = "ready";
       slot.detail = `ready, isolation: ${found.isolation}`;
       return slot.live;
@@ -321,6 +334,22 @@ export class Hands {
         "The hand could not be resumed; the call was not started",
       );
     }
+  }
+
+  /** Somebody else may remove a workspace under a living hand (H2). */
+  private watchForLoss(slot: HandSlot, hand: Hand): void {
+    void hand.lost?.then((reason) => {
+      if (slot.live?.hand !== hand) return;
+      slot.live = undefined;
+      slot.lost = true;
+      this.options.log.error({ handId: hand.id, reason }, "a hand is lost");
+      this.tell(slot, reason);
+    });
+  }
+
+  private tell(slot: HandSlot, detail: string): void {
+    slot.detail = detail;
+    this.onChange(statusOf(slot));
   }
 
   private async recoverAtStart(slot: HandSlot): Promise<void> {

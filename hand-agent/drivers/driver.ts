@@ -48,6 +48,8 @@ export interface DriverCapabilities {
   readonly limits: readonly (keyof HandLimits)[];
   /** What network a hand has: that of the agent's host, none, or the environment's choice. */
   readonly network: "host" | "none" | "configurable";
+  /** Whether hands are made from images: takes `HandSpec.container`, and needs it. */
+  readonly containers?: boolean;
 }
 
 export type ProbeResult =
@@ -134,6 +136,8 @@ export interface Driver {
   discard(handId: string): Promise<DestroyReport>;
   /** The ids of all hands whose workspaces this driver holds, live or not. */
   listHandIds(): Promise<string[]>;
+  /** The agent stops: what the driver keeps besides hands is removed. Its hands are parked by then. */
+  close?(): Promise<void>;
 }
 
 export interface Hand {

@@ -4,6 +4,8 @@ import { join } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Relays } from "../relay/relay.ts";
+import { DockerDriver } from "./docker/docker-driver.ts";
+import type { EngineSettings } from "./docker/engine-address.ts";
 import type { Driver, ToolDefinition } from "./driver.ts";
 import type { IsolationMode } from "./process/isolation.ts";
 import { ProcessDriver } from "./process/process-driver.ts";
@@ -24,17 +26,24 @@ export interface DriverOptions {
     /** The hands' PATH. */
     readonly path?: string;
   };
+  /** Without it, no engine is looked for. */
+  readonly docker?: {
+    readonly engine: EngineSettings;
+    /** That the agent belongs to; empty before it has joined one. */
+    readonly installationId: () => string;
+  };
 }
 
-export const DRIVERS: Readonly<Record<string, (options: DriverOptions) => Driver>> = {
-  process: ({ process, ...rest }) => new ProcessDriver({ ...rest, ...process }),
-};
+export const DRIVERS = {
+  process: ({ process, docker: _, ...rest }) => new ProcessDriver({ ...rest, ...process }),
+  docker: ({ docker, process: _, ...rest }) => docker && new DockerDriver({ ...rest, ...docker }),
+} satisfies Readonly<Record<string, (options: DriverOptions) => Driver | undefined>>;
 
 /** The drivers of this agent; with the path of a script, which only tests have, also one that fails as that says. */
 export function makeDrivers(options: DriverOptions, scriptPath?: string): Driver[] {
-  const drivers = Object.values(DRIVERS).map((make) => make(options));
+  const drivers = Object.values(DRIVERS).flatMap((make) => make(options) ?? []);
   if (scriptPath === undefined) return drivers;
-  const inner = DRIVERS.process!({ ...options, dataDir: scriptedDir(options.dataDir) });
+  const inner = DRIVERS.process({ ...options, dataDir: scriptedDir(options.dataDir) });
   return [...drivers, new ScriptedDriver({ inner, script: Script.ofFile(scriptPath), clock: options.clock })];
 }
 

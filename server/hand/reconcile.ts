@@ -49,7 +49,10 @@ export class Reconciler {
     if (hand === undefined || hand.handAgentId !== handAgentId) return;
     if (hand.state === "lost" || hand.state === "released") return;
     try {
-      await this.apply(hand, report, () => false);
+      // What takes so long, for whoever looks meanwhile.
+      if (hand.state === "provisioning" && report.state === HandState.PROVISIONING && report.detail !== "")
+        await this.deps.store.hands.setDetail(hand.handId, report.detail);
+      else await this.apply(hand, report, () => false);
     } catch (error) {
       this.deps.logger.warn(
         { hand: hand.handId, error: messageOf(error) },

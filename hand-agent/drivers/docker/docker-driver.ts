@@ -55,6 +55,7 @@ export class DockerDriver implements Driver {
     park: true,
     limits: ["memoryBytes", "cpus", "processes", "tmpBytes"],
     network: "configurable",
+    containers: true,
   };
   readonly tools: readonly ToolDefinition[];
   private readonly options: DockerDriverOptions;
