@@ -7,6 +7,8 @@ export interface TcpRelay {
   readonly connections: number;
   /** From now on nothing passes on the connections that are open; new ones work. */
   freeze(): void;
+  /** New connections go to this port, as a balancer sends them; those that are open stay. */
+  aim(port: number): void;
   /** Breaks the connections that are open; new ones work. */
   cut(): void;
   close(): Promise<void>;
@@ -15,9 +17,10 @@ export interface TcpRelay {
 export async function startTcpRelay(targetPort: number): Promise<TcpRelay> {
   const sockets = new Set<Socket>();
   let made = 0;
+  let aimedAt = targetPort;
   const server = net.createServer((inner) => {
     made += 1;
-    const outer = net.connect(targetPort, "127.0.0.1");
+    const outer = net.connect(aimedAt, "127.0.0.1");
     for (const [from, to] of [
       [inner, outer],
       [outer, inner],
@@ -43,6 +46,9 @@ export async function startTcpRelay(targetPort: number): Promise<TcpRelay> {
     },
     freeze() {
       for (const socket of sockets) frozen.add(socket);
+    },
+    aim(port) {
+      aimedAt = port;
     },
     cut() {
       for (const socket of sockets) socket.destroy();
