@@ -14,6 +14,10 @@ const BEHIND_POOLER = [
   "replicas",
   "hand-executions",
   "hand-parking",
+  "hand-agents",
+  "hand-short-calls",
+  "hand-sweeper",
+  "replicas-failures",
   "server-admin",
   "server-definitions",
 ].map((name) => `test/integration/${name}.test.ts`);

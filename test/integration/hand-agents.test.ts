@@ -393,13 +393,16 @@ describe("placement", () => {
     await plain.connect();
     await labelled.connect();
     const where = async (spec: object) => {
-      const environmentId = await rig.environment({ provisionTimeoutMs: 250, ...spec });
+      const environmentId = await rig.environment({ provisionTimeoutMs: 10_000, ...spec });
       return rig.client.provision({ requestId: randomBytes(8).toString("hex"), environmentId });
     };
     expect((await where({ labels: { gpu: "yes" } })).hand?.handAgentId).toBe(labelled.handAgentId);
     expect((await where({ pool: "lab" })).hand?.handAgentId).toBe(labelled.handAgentId);
     const fails = async (spec: object, text: RegExp, reason = "NO_HAND_AGENT") =>
-      expect(where(spec)).rejects.toMatchObject({ reason, message: expect.stringMatching(text) });
+      expect(where({ provisionTimeoutMs: 250, ...spec })).rejects.toMatchObject({
+        reason,
+        message: expect.stringMatching(text),
+      });
     await fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/);
     await fails({ pool: "attic" }, /pool "attic"/);
     await fails({ driver: "docker" }, /driver "docker"/);
