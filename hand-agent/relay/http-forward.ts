@@ -48,6 +48,8 @@ export async function forwardRequest(options: {
     setHost: false,
     maxHeaderSize: MAX_HEADER_BYTES,
   });
+  // It may come paused; nothing is read before the request's own listeners are on it.
+  forwarded.once("socket", () => upstream.resume());
   response.once("close", () => forwarded.destroy());
   const answered = new Promise<http.IncomingMessage>((resolve, reject) => {
     forwarded.once("response", resolve);

@@ -16,6 +16,7 @@ import { eventually } from "./eventually.ts";
 
 const SERVER = "10.77.2.2";
 const AGENT = "10.77.1.2";
+const WORLD_V6 = "fd77::";
 
 /** Why there can be none on this machine; undefined when there can. */
 export function whyNoPrivateNetwork(): string | undefined {
@@ -77,6 +78,26 @@ export class PrivateNetwork {
   /** Runs the command behind it in the private network. */
   get atAgent(): string[] {
     return ["ip", "netns", "exec", this.agent];
+  }
+
+  /** The server's side answers at these addresses too: all of the world that there is, IPv4 and IPv6. */
+  addWorld(addresses: readonly string[]): void {
+    if (addresses.some((address) => address.includes(":"))) this.wireIpv6();
+    for (const address of addresses) {
+      const bits = address.includes(":") ? 128 : 32;
+      const gateway = address.includes(":") ? `${WORLD_V6}2:2` : SERVER;
+      run("ip", "-n", this.server, "addr", "add", `${address}/${bits}`, "dev", "lo");
+      run("ip", "-n", this.router, "route", "add", `${address}/${bits}`, "via", gateway);
+    }
+  }
+
+  /** The file of one more network, which leads nowhere and has loopback alone. */
+  emptyNetwork(): string {
+    const name = `${this.agent}-empty`;
+    run("ip", "netns", "add", name);
+    this.undos.push(() => void run("ip", "netns", "del", name));
+    run("ip", "-n", name, "link", "set", "lo", "up");
+    return `/run/netns/${name}`;
   }
 
   /** From now on every packet between the two is lost. */
@@ -165,6 +186,19 @@ export class PrivateNetwork {
     run("ip", "-n", this.router, "addr", "add", `${routerAddress}/24`, "dev", routerSide);
     run("ip", "-n", this.router, "link", "set", routerSide, "up");
     run("ip", "-n", name, "route", "add", "default", "via", routerAddress);
+  }
+
+  private wireIpv6(): void {
+    run("ip", "netns", "exec", this.router, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1");
+    for (const [name, side, link] of [
+      [this.agent, "inside", 1],
+      [this.server, "outside", 2],
+    ] as const) {
+      const [there, here] = [`${WORLD_V6}${link}:2`, `${WORLD_V6}${link}:1`];
+      run("ip", "-n", name, "addr", "add", `${there}/112`, "dev", "eth0", "nodad");
+      run("ip", "-n", this.router, "addr", "add", `${here}/112`, "dev", side, "nodad");
+      run("ip", "-n", name, "route", "add", "default", "via", here);
+    }
   }
 
   private rules(input: string): void {

@@ -1,0 +1,671 @@
+/** What hands reach, asked from inside of them: process hands of an agent in a network of its own, and the world beyond. */
+import { execFileSync } from "node:child_process";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import type { CalledProcess } from "../kit/called-process.ts";
+import { eventually } from "../kit/eventually.ts";
+import { NetworkRig, WORLD } from "../kit/network-rig.ts";
+import { whyNoPrivateNetwork } from "../kit/private-network.ts";
+import type { NetworkAgent } from "./fixtures/network-agent.mts";
+
+const ALLOWED = [
+  "web.example",
+  "*.wild.example",
+  "by-file.example",
+  "six.example",
+  "both.example",
+  "rebind.example",
+  "private.example",
+  "metadata.example",
+  "mapped.example",
+  "agent.example",
+  "own.example",
+  "wandering.example",
+];
+const { web, other } = WORLD;
+const RECORDS: Record<string, string[][]> = {
+  "web.example": [[web, WORLD.webV6]],
+  "a.wild.example": [[web]],
+  "b.a.wild.example": [[web]],
+  "wild.example": [[web]],
+  "evil.example": [[other]],
+  "six.example": [[WORLD.webV6]],
+  "both.example": [["10.99.99.99", web, "127.0.0.1"]],
+  "rebind.example": [[web], ["127.0.0.1"]],
+  "private.example": [[WORLD.private, "192.168.1.1"]],
+  "metadata.example": [[WORLD.metadata, WORLD.metadataV6, WORLD.otherMetadata]],
+  "mapped.example": [["::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "::7f00:1"]],
+  "agent.example": [["127.0.0.1", "::1", "0.0.0.0"]],
+  "own.example": [["10.77.1.2"]],
+  "wandering.example": [[web]],
+};
+const why = whyNoPrivateNetwork();
+
+describe.skipIf(why !== undefined)("what a hand reaches", () => {
+  let rig: NetworkRig;
+  let agent: CalledProcess<NetworkAgent>;
+  const bash = (hand: string, command: string) => agent.call("bash", hand, command);
+  /** The status of a request, or curl's number for what went wrong. */
+  const fetch = (url: string, options = "") =>
+    bash("limited", `curl -sk -m 15 -o body -w '%{http_code}' ${options} '${url}' || echo " $?"; true`);
+
+  beforeAll(async () => {
+    rig = await NetworkRig.start();
+    agent = await rig.agent();
+    await rig.farSide.call("setRecords", RECORDS);
+    await agent.call("provision", "limited", { mode: "limited", allowedHosts: ALLOWED });
+    await agent.call("provision", "none", { mode: "none" });
+    await agent.call("listenLocally", "0.0.0.0", 8080);
+  }, 120_000);
+  afterAll(() => rig.remove());
+  beforeEach(async () => {
+    await rig.farSide.call("setRecords", RECORDS);
+    await rig.farSide.call("takeHits");
+  });
+
+  test("with the network none, a hand has loopback and nothing else: no address, no name, no variable of a proxy", async () => {
+    expect(
+      await bash("none", "tail -n +3 /proc/net/dev | cut -d: -f1; ls /sys 2>&1; env | grep -ci proxy; true"),
+    ).toMatch(/^ *lo\n.*\n?0$/);
+    const tries = [
+      `http://${web}/`,
+      `http://${WORLD.metadata}/`,
+      `http://${rig.network.agentAddress}:8080/`,
+      "http://web.example/",
+    ];
+    for (const url of tries) {
+      expect(await bash("none", `curl -s -m 5 ${url}; echo $?`)).toMatch(/^(6|7)$/);
+    }
+    expect(
+      await bash(
+        "none",
+        "(echo hello | timeout 5 python3 -m http.server 8099 >/dev/null 2>&1 &) ; for i in 1 2 3 4 5 6 7 8 9; do curl -sf -m 2 -o /dev/null http://127.0.0.1:8099/ && echo served && break; sleep 0.3; done",
+      ),
+    ).toContain("served");
+    expect(await rig.farSide.call("takeHits")).toEqual([]);
+  });
+
+  test("with the network limited, allowed hosts answer over HTTP, HTTPS and SOCKS, by IPv4 and IPv6, in any case and with a dot at the end", async () => {
+    for (const url of [
+      "http://web.example/path?query=1",
+      "https://web.example/",
+      "http://web.example:8080/",
+      "https://WEB.Example./",
+      "http://a.wild.example/",
+      "https://b.a.wild.example/",
+      "http://six.example/",
+      "https://by-file.example/",
+    ]) {
+      expect([url, await fetch(url)]).toEqual([url, "200"]);
+    }
+    expect(await fetch("https://web.example/", "--socks5-hostname 127.0.0.1:7480")).toBe("200");
+    const reached = await rig.farSide.call("takeHits");
+    expect(new Set(reached.map(({ address }) => address))).toEqual(new Set([web, WORLD.webV6]));
+    expect(new Set(reached.map(({ port }) => port))).toEqual(new Set([80, 443, 8080]));
+  });
+
+  test("other hosts are refused in words that say what is allowed, and nothing of them is asked or reached", async () => {
+    for (const url of [
+      "http://evil.example/",
+      "http://wild.example/",
+      "http://notweb.example/",
+      "http://web.example.evil.example/",
+      "http://xa.wild.example.com/",
+    ]) {
+      expect([url, await fetch(url)]).toEqual([url, "403"]);
+    }
+    expect(await bash("limited", "cat body")).toMatch(
+      /^xa\.wild\.example\.com is not among the hosts .*allowed: web\.example, \*\.wild\.example/,
+    );
+    expect(await bash("limited", "curl -sv https://evil.example/ 2>&1 | grep -o 'HTTP/1.1 403.*'")).toMatch(
+      /403 Host not allowed by the environment/,
+    );
+    expect(
+      await bash(
+        "limited",
+        "python3 -c \"import urllib.request as u; u.urlopen('https://evil.example/')\" 2>&1 | tail -1",
+      ),
+    ).toContain("Tunnel connection failed: 403 Host not allowed by the environment");
+    expect(await fetch("https://evil.example/", "--socks5-hostname 127.0.0.1:7480")).toMatch(/^000 97$/);
+    expect(await rig.farSide.call("asked")).toEqual([]);
+    expect(await rig.farSide.call("takeHits")).toEqual([]);
+  });
+
+  test("past the relay there is no way: no route, no name server, not even to allowed hosts", async () => {
+    for (const url of [
+      `http://${web}/`,
+      `http://[${WORLD.webV6}]/`,
+      `http://${WORLD.metadata}/`,
+      `http://${rig.network.agentAddress}:8080/`,
+      "http://10.77.1.1/",
+      "http://172.17.0.1/",
+    ]) {
+      expect([url, await fetch(url, "--noproxy '*' -m 5")]).toEqual([url, "000 7"]);
+    }
+    expect(await fetch("http://web.example/", "--noproxy '*' -m 5")).toBe("000 6");
+    expect(
+      await bash(
+        "limited",
+        `python3 - <<'P' 2>&1 | tail -1
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.sendto(b"x", ("${rig.network.serverAddress}", 53))
+P`,
+      ),
+    ).toContain("Network is unreachable");
+    expect(await rig.farSide.call("takeHits")).toEqual([]);
+  });
+
+  test("a name that leads to this machine, a private network or metadata is not dialled, in whatever form the address comes", async () => {
+    for (const name of ["private", "metadata", "mapped", "agent", "own"]) {
+      for (const scheme of ["http", "https"]) {
+        const status = await fetch(`${scheme}://${name}.example:8080/`);
+        expect([name, status]).toEqual([name, scheme === "http" ? "403" : "000 56"]);
+      }
+    }
+    expect(await fetch("http://metadata.example/latest/meta-data/")).toBe("403");
+    expect(await bash("limited", "cat body")).toMatch(
+      /address inside of a private network or of this machine/,
+    );
+    expect(await rig.farSide.call("takeHits")).toEqual([]);
+    // Of several addresses those that may be reached count.
+    expect(await fetch("http://both.example/")).toBe("200");
+    expect(await rig.farSide.call("takeHits")).toEqual([{ address: web, port: 80 }]);
+  });
+
+  test("DNS rebinding does not help: each connection goes to an address that was looked at", async () => {
+    expect(await fetch("http://rebind.example:8080/")).toBe("200");
+    expect(await fetch("http://rebind.example:8080/")).toBe("403");
+    expect(await bash("limited", "cat body")).not.toContain("agent's own");
+    // A client that resolves by itself names an address, which is not in the list.
+    expect(await fetch("http://web.example/", `--connect-to web.example:80:${web}:80`)).toMatch(/403|000/);
+    expect(await fetch(`http://${web}/`)).toBe("403");
+  });
+
+  test("other spellings of hosts are refused and reach nothing", async () => {
+    const connects = [
+      "2130706433:80",
+      "0x7f000001:80",
+      "0x7f.1:80",
+      "127.1:80",
+      "0177.0.0.1:80",
+      "127.0.0.1:8080",
+      "127.0.0.1.:8080",
+      "[::1]:8080",
+      "[::ffff:127.0.0.1]:8080",
+      "[::ffff:a9fe:a9fe]:80",
+      "[fe80::1%25lo]:80",
+      "[fe80::1%lo]:80",
+      `[${WORLD.webV6}]:80`,
+      `${WORLD.metadata}:80`,
+      `${WORLD.web}:80`,
+      "169.254.169.254.:80",
+      "2852039166:80",
+      "0251.0376.0251.0376:80",
+      "web.example@evil.example:80",
+      "evil.example#web.example:80",
+      "web.example%2eevil.example:80",
+      "evil.example%00.web.example:80",
+      "web。example:80",
+      "ｗｅｂ.example:80",
+      "evil.example:80:80",
+      "web.example",
+      "web.example:0",
+      "web.example:65536",
+      "web.example:-1",
+      "web..example:80",
+      ".web.example:80",
+      "*.wild.example:80",
+      ".wild.example:80",
+      "web.example..:80",
+      "localhost:8080",
+      "a.localhost:8080",
+      "http://web.example/:80",
+      "",
+      ":80",
+      "web.example :80",
+    ];
+    const urls = [
+      "http://web.example@evil.example/",
+      "http://evil.example#@web.example/",
+      "http://evil.example\\@web.example/",
+      "http://127.0.0.1:8080/",
+      "http://0x7f.1:8080/",
+      "http://[::1]:8080/",
+      "http://user:pw@web.example/",
+      "https://web.example/",
+      "ftp://web.example/",
+      "/",
+      "*",
+      "//web.example/",
+      "http:///web.example/",
+      "http://web.example:80@evil.example/",
+      "http://evil.example?.web.example/",
+      "http://evil.example%2f.wild.example/",
+    ];
+    const lines = [
+      ...connects.map((target) => `CONNECT ${target} HTTP/1.1`),
+      ...urls.map((url) => `GET ${url} HTTP/1.1`),
+    ];
+    const answers = await bash(
+      "limited",
+      `python3 - <<'P'
+import json, socket
+for line in json.loads(${JSON.stringify(JSON.stringify(lines))}):
+    s = socket.create_connection(("127.0.0.1", 7480))
+    s.settimeout(10)
+    s.sendall((line + "\\r\\nHost: web.example\\r\\nConnection: close\\r\\n\\r\\n").encode())
+    answer = s.recv(4096).split(b"\\r\\n")[0].decode()
+    print(json.dumps([line, answer.split(" ")[1] if answer else "closed"]))
+P`,
+    );
+    const got = answers
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as [string, string]);
+    expect(got).toHaveLength(lines.length);
+    expect(got.filter(([, status]) => status !== "400" && status !== "403" && status !== "closed")).toEqual(
+      [],
+    );
+    expect(await rig.farSide.call("takeHits")).toEqual([]);
+  });
+
+  test("a redirect is another request, and judged like one", async () => {
+    expect(await fetch("http://web.example/redirect?to=http://a.wild.example/", "-L")).toBe("200");
+    for (const to of ["http://evil.example/", `http://${WORLD.metadata}/`, "http://127.0.0.1:8080/"]) {
+      const status = await fetch(`http://web.example/redirect?to=${to}`, "-L --noproxy nowhere.example");
+      expect([to, status]).toEqual([to, "403"]);
+    }
+  });
+
+  test("an address is reached where the environment names it, also a private one behind an allowed name, never metadata or loopback", async () => {
+    const allowedHosts = [WORLD.private, WORLD.metadata, "127.0.0.1", "private.example", web];
+    await agent.call("provision", "addresses", { mode: "limited", allowedHosts });
+    const status = (url: string) =>
+      bash("addresses", `curl -s -m 10 -o body -w '%{http_code}' --noproxy none ${url}; true`);
+    expect(await status(`http://${WORLD.private}/`)).toBe("200");
+    expect(await status("http://private.example/")).toBe("200");
+    expect(await status(`http://${web}/`)).toBe("200");
+    expect(await status(`http://${other}/`)).toBe("403");
+    expect(await status(`http://${WORLD.metadata}/`)).toBe("403");
+    expect(await status("http://127.0.0.1:8080/")).toBe("403");
+    expect((await rig.farSide.call("takeHits")).map(({ address }) => address)).toEqual([
+      WORLD.private,
+      WORLD.private,
+      web,
+    ]);
+    await agent.call("destroy", "addresses");
+  });
+
+  test("what the server hears is the request alone: the host of the URL, no header meant for a proxy", async () => {
+    const head =
+      "-H 'Host: evil.example' -H 'Proxy-Authorization: Basic c2VjcmV0' -H 'Connection: x-mine' -H 'X-Mine: 1' -H 'X-Kept: 1'";
+    expect(await fetch("http://web.example/p?q=1", `-X PUT ${head} --data-binary 12345`)).toBe("200");
+    const heard = JSON.parse(await bash("limited", "cat body"));
+    expect(heard).toMatchObject({ method: "PUT", path: "/p?q=1", bytes: 5 });
+    expect(heard.headers).toMatchObject({ host: "web.example", "x-kept": "1" });
+    expect(Object.keys(heard.headers).join()).not.toMatch(/proxy|x-mine/);
+    expect(await fetch("http://web.example/", "-H 'Transfer-Encoding: chunked' -d @/etc/passwd")).toBe("200");
+    expect(JSON.parse(await bash("limited", "cat body")).bytes).toBeGreaterThan(100);
+  });
+
+  test("TLS for a host that is not allowed is cut, also over a connection to one that is", async () => {
+    const handshake = (name: string) =>
+      bash(
+        "limited",
+        `python3 - <<'P' 2>&1 | tail -1
+import socket, ssl
+s = socket.create_connection(("127.0.0.1", 7480))
+s.sendall(b"CONNECT web.example:443 HTTP/1.1\\r\\n\\r\\n")
+assert s.recv(4096).startswith(b"HTTP/1.1 200"), "no tunnel"
+c = ssl.create_default_context(); c.check_hostname = False; c.verify_mode = ssl.CERT_NONE
+print(c.wrap_socket(s, server_hostname=${name}).version())
+P`,
+      );
+    await rig.farSide.call("takeServerNames");
+    expect(await handshake('"web.example"')).toBe("TLSv1.3");
+    expect(await handshake('"a.wild.example"')).toBe("TLSv1.3");
+    expect(await handshake("None")).toBe("TLSv1.3");
+    expect(await handshake('"evil.example"')).toMatch(/reset|EOF|closed/i);
+    expect(await rig.farSide.call("takeServerNames")).toEqual(["web.example", "a.wild.example", "false"]);
+  });
+
+  test("each direction ends by itself: what is said after the other side is done still arrives", async () => {
+    const script = (port: number, end: string) => `python3 - <<'P'
+import socket
+s = socket.create_connection(("127.0.0.1", 7480))
+s.sendall(b"CONNECT web.example:${port} HTTP/1.1\\r\\n\\r\\n")
+while not s.recv(1): pass
+data = b""
+while not data.endswith(b"\\r\\n\\r\\n"): data += s.recv(1)
+${end}
+P`;
+    const afterMine =
+      "s.sendall(b'x' * 3000000); s.shutdown(1)\nn = 0\nwhile True:\n  d = s.recv(65536)\n  if not d: break\n  n += len(d)\nprint(n)";
+    expect(await bash("limited", script(7, afterMine))).toBe("3000000");
+    const afterTheirs = "print(s.recv(100), s.recv(100)); s.sendall(b'more'); s.close(); print('sent')";
+    expect(await bash("limited", script(9, afterTheirs))).toContain("sent");
+    await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
+  });
+
+  test("readers that do not read hold little of the agent's memory and delay nobody", async () => {
+    const before = await agent.call("rssMb");
+    await bash(
+      "limited",
+      `for i in $(seq 20); do
+  python3 -c "
+import socket, time
+s = socket.create_connection(('127.0.0.1', 7480)); s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+s.sendall(b'GET http://web.example/endless HTTP/1.1\\r\\nHost: web.example\\r\\n\\r\\n'); time.sleep(600)" & done; true`,
+    );
+    await eventually(async () => (await agent.call("relayStats", "limited")).open >= 20, {
+      withinMs: 30_000,
+    });
+    expect(await fetch("http://web.example/")).toBe("200");
+    let seen = -1;
+    // Nothing flows any more: every buffer on the way is full.
+    await eventually(
+      async () => {
+        const { bytesIn } = await agent.call("relayStats", "limited");
+        const isStill = bytesIn === seen;
+        seen = bytesIn;
+        return isStill;
+      },
+      { everyMs: 500 },
+    );
+    expect((await agent.call("rssMb")) - before).toBeLessThan(60);
+    await bash("limited", "pkill -f endless; true");
+    await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
+  }, 90_000);
+
+  test("200 connections at a time work; beyond 256 a hand is told that it has too many", async () => {
+    const many = (count: number) =>
+      bash(
+        "limited",
+        `python3 - <<'P'
+import concurrent.futures as f, socket, threading
+gate = threading.Barrier(${count})
+def one(_):
+    s = socket.create_connection(("127.0.0.1", 7480)); s.settimeout(30)
+    gate.wait(60)
+    try:
+        s.sendall(b"CONNECT web.example:7 HTTP/1.1\\r\\n\\r\\n")
+        head = s.recv(4096).split(b" ")[1:2]
+        gate.wait(60)
+        if head == [b"200"]:
+            s.sendall(b"hello"); s.shutdown(1); assert s.recv(100) == b"hello"
+        return (head or [b"closed"])[0]
+    except OSError as e: 
+        gate.wait(60)
+        return b"closed"
+with f.ThreadPoolExecutor(${count}) as p: got = list(p.map(one, range(${count})))
+print(got.count(b"200"), len(got) - got.count(b"200") - got.count(b"503") - got.count(b"closed"))
+P`,
+      );
+    expect(await many(200)).toBe("200 0");
+    await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
+    expect(await many(300)).toBe("256 0");
+    await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
+    expect((await agent.call("relayStats", "limited")).denied.too_many_connections).toBe(44);
+  }, 60_000);
+
+  test("refusals are counted, and logged with host, port and reason, but without paths, queries, names of users or headers", async () => {
+    await fetch(
+      "http://evil.example/secret-path?token=secret-query",
+      "-H 'Authorization: Bearer secret-header'",
+    );
+    await fetch("http://web.example/secret-path?token=secret-query");
+    const { denied } = await agent.call("relayStats", "limited");
+    expect(denied.host_not_allowed).toBeGreaterThan(0);
+    expect(agent.log).toMatch(/"hand":"limited","reason":"host_not_allowed","host":"evil.example","port":80/);
+    expect(agent.log).not.toMatch(/secret-|user:pw/);
+  });
+
+  test("a program that is refused for ever does not fill the log", async () => {
+    const lines = () => agent.log.split('"reason"').length;
+    const before = lines();
+    await bash("limited", "seq 300 | xargs -P 8 -I N curl -s -o /dev/null http://evil.example/ ; true");
+    expect((await agent.call("relayStats", "limited")).denied.host_not_allowed).toBeGreaterThan(300);
+    expect(lines() - before).toBeLessThanOrEqual(40);
+  });
+
+  test("the agent opens no port in its own network, and leaves no process in the hand's", async () => {
+    const inAgentsNetwork = execFileSync("ip", [...rig.network.atAgent.slice(1), "ss", "-Hltn"], {
+      encoding: "utf8",
+    });
+    expect(
+      inAgentsNetwork
+        .trim()
+        .split("\n")
+        .filter((line) => !line.includes(":8080")),
+    ).toEqual([]);
+    expect(await bash("limited", "ss -Hltn | awk '{print $4}' | sort | tr '\\n' ' '")).toBe(
+      "127.0.0.1:7480 [::1]:7480 ",
+    );
+    expect(await bash("limited", "ls -d /proc/[0-9]* | wc -l")).toMatch(/^[1-7]$/);
+    expect(execFileSync("ps", ["-eo", "args"], { encoding: "utf8" })).not.toContain("listen-inside");
+  });
+
+  test("destroying a hand ends its connections and its way out (X4)", async () => {
+    await agent.call("provision", "ended", { mode: "limited", allowedHosts: ["web.example"] });
+    await bash("limited", "true");
+    await agent.call("bash", "ended", "curl -sN http://web.example/silent >/dev/null & sleep 0.1; true");
+    await eventually(async () => (await rig.farSide.call("openConnections")) === 1);
+    await agent.call("destroy", "ended");
+    await eventually(async () => (await rig.farSide.call("openConnections")) === 0);
+    await eventually(async () => (await agent.call("relayStats", "ended")).open === 0);
+  });
+
+  test("a sandbox that ended by itself is started again with its way out", async () => {
+    await agent.call("provision", "again", { mode: "limited", allowedHosts: ["web.example"] });
+    const status = () =>
+      agent
+        .call("bash", "again", "curl -s -m 10 -o /dev/null -w '%{http_code}' http://web.example/; true")
+        .catch(String);
+    expect(await status()).toBe("200");
+    await agent.call("bash", "again", "kill -9 -1; true").catch(() => {});
+    await eventually(async () => (await status()) === "200", { withinMs: 20_000 });
+    await agent.call("destroy", "again");
+  });
+});
+
+describe.skipIf(why !== undefined)("a hand's way out, in other circumstances", () => {
+  let rig: NetworkRig;
+  const allowedHosts = ["web.example", "*.wild.example", "refused.wild.example", WORLD.private];
+  const status = (agent: CalledProcess<NetworkAgent>, url: string, options = "") =>
+    agent.call(
+      "bash",
+      "hand",
+      `curl -sk -m 15 -o body -w '%{http_code}' ${options} ${url} || echo " $?"; true`,
+    );
+
+  beforeAll(async () => {
+    rig = await NetworkRig.start();
+  }, 120_000);
+  afterAll(() => rig.remove());
+  beforeEach(() => rig.farSide.call("setRecords", RECORDS));
+
+  test.each([
+    ["namespaces, as root", "namespaces", []],
+    [
+      "bubblewrap, as another user",
+      "bubblewrap",
+      ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
+    ],
+    [
+      "namespaces, as another user",
+      "namespaces",
+      ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"],
+    ],
+  ] as const)(
+    "it is the same by %s",
+    async (_name, isolation, as) => {
+      const dataDir = rig.dataDir(as.length > 0 ? 65_534 : 0);
+      const agent = await rig.agent({ isolation, dataDir }, as);
+      expect(await agent.call("probe")).toEqual({ available: true });
+      await agent.call("provision", "hand", { mode: "limited", allowedHosts });
+      await rig.farSide.call("takeHits");
+      expect(await status(agent, "http://web.example/")).toBe("200");
+      expect(await status(agent, "https://a.wild.example/")).toBe("200");
+      expect(await status(agent, "http://evil.example/")).toBe("403");
+      expect(await status(agent, `http://${web}/`, "--noproxy '*' -m 5")).toBe("000 7");
+      expect((await rig.farSide.call("takeHits")).map(({ address }) => address)).toEqual([web, web]);
+      expect(
+        await agent.call("bash", "hand", "grep -E 'Cap(Prm|Eff)' /proc/self/status | tr -d '0\\n\\t'"),
+      ).toBe("CapPrm:CapEff:");
+      await agent.call("destroy", "hand");
+      await agent.call("provision", "hand", { mode: "none" });
+      expect(await status(agent, `http://${web}/`, "-m 5")).toBe("000 7");
+      await agent.call("destroy", "hand");
+    },
+    60_000,
+  );
+
+  test("the proxy of the agent's network is used by name, with its user, and what it refuses is told", async () => {
+    const { serverAddress } = rig.network;
+    const agent = await rig.agent({ httpsProxy: `http://agent:pass-of-proxy@${serverAddress}:3128` });
+    await agent.call("provision", "hand", { mode: "limited", allowedHosts });
+    await rig.farSide.call("setRecords", {}); // this network resolves nothing by itself
+    await rig.farSide.call("takeProxied");
+    expect(await status(agent, "https://a.wild.example/")).toBe("200");
+    expect(await status(agent, "http://web.example/")).toBe("200");
+    const user = `Basic ${Buffer.from("agent:pass-of-proxy").toString("base64")}`;
+    expect(await rig.farSide.call("takeProxied")).toEqual([
+      `a.wild.example:443 ${user}`,
+      `web.example:80 ${user}`,
+    ]);
+    expect(await status(agent, "http://evil.example/")).toBe("403");
+    expect(await status(agent, "http://127.0.0.1/", "--noproxy none")).toBe("403");
+    expect(await status(agent, `http://${web}/`)).toBe("403");
+    expect(await rig.farSide.call("takeProxied")).toEqual([]);
+    expect(await status(agent, "http://refused.wild.example/")).toBe("502");
+    expect(await agent.call("bash", "hand", "cat body")).toMatch(
+      /the proxy of the hand agent's network did not connect to refused\.wild\.example:80: status 407/,
+    );
+    expect(await agent.call("bash", "hand", "cat body; env")).not.toContain("pass-of-proxy");
+    expect(agent.log).not.toContain("pass-of-proxy");
+    expect(await rig.farSide.call("asked")).toEqual([]);
+    await agent.kill();
+  }, 60_000);
+
+  test("connections that stand still are ended: without a request, without a byte, with one side done", async () => {
+    const limits = { requestMs: 1_500, idleMs: 10_000, halfOpenMs: 1_500 };
+    const agent = await rig.agent({ limits });
+    await agent.call("provision", "hand", { mode: "limited", allowedHosts });
+    const until = (request: string) =>
+      agent
+        .call(
+          "bash",
+          "hand",
+          `python3 - <<'P'
+import socket, time
+s = socket.create_connection(("127.0.0.1", 7480)); s.settimeout(25); start = time.time()
+s.sendall(${request})
+try:
+    while s.recv(65536): pass
+except ConnectionError: pass
+print("ended", round(time.time() - start, 1))
+P`,
+        )
+        .then((text) => Number(/^ended ([\d.]+)$/.exec(text)?.[1] ?? text));
+    const request = await until('b"GET http://web"');
+    const silent = await until('b"CONNECT web.example:7 HTTP/1.1\\r\\n\\r\\n"');
+    expect(request).toBeGreaterThanOrEqual(1.4);
+    expect(request).toBeLessThan(9);
+    expect(silent).toBeGreaterThanOrEqual(9.9);
+    expect(silent).toBeLessThan(20);
+    // Port 9 says at once that it is done; this side says nothing.
+    const open = async () => (await agent.call("relayStats", "hand")).open;
+    await agent.call(
+      "bash",
+      "hand",
+      `python3 -c 'import socket, time
+s = socket.create_connection(("127.0.0.1", 7480)); s.sendall(b"CONNECT web.example:9 HTTP/1.1\\r\\n\\r\\n"); time.sleep(60)' & true`,
+    );
+    await eventually(async () => (await open()) === 1);
+    await eventually(async () => (await open()) === 0, { withinMs: 9_000 });
+    await agent.kill();
+  }, 60_000);
+
+  test("an agent that was killed takes its hand up again with the same network, and no more", async () => {
+    const first = await rig.agent();
+    await first.call("provision", "hand", { mode: "limited", allowedHosts });
+    expect(await status(first, "http://web.example/")).toBe("200");
+    await first.kill();
+    const second = await rig.agent({ dataDir: first.dataDir });
+    await second.call("recover", "hand");
+    expect(await status(second, "http://web.example/")).toBe("200");
+    expect(await status(second, "http://evil.example/")).toBe("403");
+    expect(await status(second, `http://${web}/`, "--noproxy '*' -m 5")).toBe("000 7");
+    await second.call("destroy", "hand");
+    await second.kill();
+  }, 60_000);
+
+  test("a hand that cannot be kept from the network is not made, and the reason is said", async () => {
+    for (const isolation of ["uid", "none"] as const) {
+      const agent = await rig.agent({ isolation });
+      for (const mode of ["none", "limited"] as const) {
+        await expect(agent.call("provision", "hand", { mode, allowedHosts: [] })).rejects.toThrow(
+          `the process driver cannot keep hands from the network with the isolation "${isolation}"; install bubblewrap`,
+        );
+      }
+      await agent.call("provision", "hand", { mode: "unrestricted" });
+      expect(await status(agent, `http://${web}/`)).toBe("200");
+      await agent.call("destroy", "hand");
+      await agent.kill();
+    }
+    const agent = await rig.agent({ program: "/nowhere/agent.mjs" });
+    await expect(agent.call("provision", "hand", { mode: "limited", allowedHosts })).rejects.toThrow(
+      /^the network cannot be limited: .*\/nowhere\/agent\.mjs/s,
+    );
+    await expect(
+      agent.call("provision", "hand", { mode: "limited", allowedHosts: ["web.example", "1.2.3"] }),
+    ).rejects.toThrow('allowed_hosts: "1.2.3" is no host name, *.domain or IP address');
+    expect(await agent.call("handIds")).toEqual([]);
+    await agent.kill();
+  }, 60_000);
+
+  test("the agent never listens in its own network: a hand that shares it is refused, as is what is no network", async () => {
+    const agent = await rig.agent();
+    const { pid } = agent.process;
+    for (const [namespace, reason] of [
+      [{ pid: pid! }, "the hand shares the network of its host"],
+      [{ path: "/proc/self/ns/net" }, "the hand shares the network of its host"],
+      [{ path: "/etc/hostname" }, "what was given as the hand's network namespace is none"],
+      [{ path: "/nowhere/net" }, "cannot be opened (ENOENT)"],
+    ] as const) {
+      await expect(agent.call("startAt", namespace, allowedHosts)).rejects.toThrow(reason);
+    }
+    await agent.kill();
+  }, 60_000);
+
+  test("a namespace is also found by its file, as container engines keep it", async () => {
+    const agent = await rig.agent();
+    const path = rig.network.emptyNetwork();
+    await agent.call("startAt", { path }, allowedHosts);
+    const curl = (url: string) =>
+      execFileSync(
+        "nsenter",
+        [
+          `--net=${path}`,
+          "curl",
+          "-s",
+          "-m",
+          "10",
+          "-o",
+          "/dev/null",
+          "-w",
+          "%{http_code}",
+          "-x",
+          "http://127.0.0.1:7480",
+          url,
+        ],
+        { encoding: "utf8" },
+      );
+    expect(curl("http://web.example/")).toBe("200");
+    expect(curl("http://evil.example/")).toBe("403");
+    await expect(agent.call("startAt", { path }, allowedHosts)).rejects.toThrow(
+      "another program in the hand has taken the relay's port",
+    );
+    await agent.kill();
+  }, 60_000);
+});
