@@ -52,7 +52,8 @@ export interface ConnectionDeps {
   welcomeWithinMs?: number;
 }
 
-const DEFAULT_WELCOME_WITHIN_MS = 10_000;
+/** A server that has just started takes its agents in one after the other: who leaves early only waits longer. */
+const DEFAULT_WELCOME_WITHIN_MS = 25_000;
 /** The window in which agents leave a server that is about to stop. */
 const MAX_LEAVE_MS = 2_000;
 /** Bounds of what a server may ask for. */

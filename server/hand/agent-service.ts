@@ -21,6 +21,7 @@ import {
   type GreetingRecord,
   type ToolRecord,
 } from "../store/hand-agents.ts";
+import { AgentAdmission } from "./agent-admission.ts";
 import { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
 import type { AgentTransfers } from "./agent-transfers.ts";
@@ -28,6 +29,9 @@ import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
 import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
+
+/** Fewer than a pool has connections: calls go on while agents come. */
+const TAKEN_IN_AT_ONCE = 6;
 
 export interface HandAgentServiceParts {
   readonly connections: AgentConnections;
@@ -42,9 +46,10 @@ export function createHandAgentService(
   deps: HandDeps,
   parts: HandAgentServiceParts,
 ): ServiceImplementation<typeof HandAgentService> {
+  const admission = new AgentAdmission(TAKEN_IN_AT_ONCE);
   return {
     enroll: (request) => enroll(deps, request),
-    connect: (requests, context) => connect(deps, parts, requests, context),
+    connect: (requests, context) => connect(deps, { ...parts, admission }, requests, context),
     streamExecution: (requests, context) =>
       parts.streams.serve(requests, agentOf(context).handAgentId, context),
     streamTransfer: (requests, context) =>
@@ -77,7 +82,7 @@ async function enroll(deps: HandDeps, request: EnrollRequest) {
 
 async function* connect(
   deps: HandDeps,
-  parts: HandAgentServiceParts,
+  parts: HandAgentServiceParts & { readonly admission: AgentAdmission },
   requests: AsyncIterable<ConnectRequest>,
   context: RpcContext,
 ) {
@@ -85,11 +90,8 @@ async function* connect(
   parts.connections.assertTakesAgents();
   const iterator = requests[Symbol.asyncIterator]();
   const greeting = await readGreeting(deps, iterator);
-  const stored = await deps.store.handAgents.connect({
-    handAgentId,
-    replicaId: deps.replicaId,
-    greeting: greetingRecord(greeting),
-  });
+  const record = { handAgentId, replicaId: deps.replicaId, greeting: greetingRecord(greeting) };
+  const stored = await parts.admission.run(context.signal, () => deps.store.handAgents.connect(record));
   const connection = new AgentConnection({
     handAgentId,
     generation: stored.generation,
@@ -108,6 +110,7 @@ async function* connect(
   });
   const facts = { handAgentId, workspaceId, generation: stored.generation };
   try {
+    context.signal.throwIfAborted();
     connection.post({ case: "welcome", value: welcome(deps, greeting, stored) });
     if (!parts.connections.add(connection)) {
       throw new TendonError("UNAVAILABLE", "a newer connection of this hand agent stands");
