@@ -1,6 +1,9 @@
 /** `tendon hand-agent`: the daemons that host hands. */
 import type { Command } from "commander";
-import { CreateJoinTokenResponseSchema } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import {
+  CreateJoinTokenResponseSchema,
+  RevokeHandAgentResponseSchema,
+} from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import type { HandAgent } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { ListHandAgentsResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
@@ -17,7 +20,7 @@ const DAYS_30_MS = 30 * 24 * 3_600_000;
 export function addHandAgentCommands(program: Command): void {
   const handAgent = program
     .command("hand-agent")
-    .description("hand agents: list them, let them join, run one here");
+    .description("hand agents: list them, let them join, revoke them, run one here");
   handAgent.addHelpText(
     "after",
     `
@@ -39,6 +42,14 @@ Examples:
     );
   });
   addJoinToken(handAgent);
+  const revoke = handAgent
+    .command("revoke <agent>")
+    .description("end a hand agent's identity for good: it is cut off, and its hands count as lost");
+  onAction(revoke, async ({ args, api, output }) => {
+    const handAgentId = String(args[0]);
+    const answer = await api.admin.revokeHandAgent({ handAgentId }, CALL_WITHIN);
+    output.message(RevokeHandAgentResponseSchema, answer, () => `${handAgentId} is revoked`);
+  });
   addHandAgentRun(handAgent);
 }
 
@@ -86,6 +97,22 @@ function firstWords(detail: string): string {
   return /^[^:;,(]*/.exec(detail)![0].trim().split(" ").slice(0, MAX_WORDS).join(" ");
 }
 
+/** "3.1 of 8 GiB memory, 40 of 100 GiB disk"; nothing for what is not known. */
+function machineText(machine: HandAgent["resources"]): string {
+  if (machine === undefined) return "";
+  const part = (free: bigint, all: bigint, what: string) =>
+    all === 0n ? [] : [`${gib(free)} of ${gib(all)} GiB ${what}`];
+  return [
+    ...part(machine.memoryFreeBytes, machine.memoryBytes, "memory"),
+    ...part(machine.diskFreeBytes, machine.diskBytes, "disk"),
+  ].join(", ");
+}
+
+function gib(bytes: bigint): string {
+  const value = Number(bytes) / 1024 ** 3;
+  return value < 10 ? value.toFixed(1) : value.toFixed(0);
+}
+
 function agentTable(agents: readonly HandAgent[]): string {
   const rows = agents.map((agent) => [
     agent.id,
@@ -94,9 +121,10 @@ function agentTable(agents: readonly HandAgent[]): string {
     agent.pool,
     `${agent.hands}/${agent.capacityHands}`,
     pairsText(agent.labels),
+    machineText(agent.resources),
     agent.drivers
       .map(({ name, available, detail }) => `${name}: ${available ? firstWords(detail) : "no"}`)
       .join("; "),
   ]);
-  return formatTable(["ID", "NAME", "STATE", "POOL", "HANDS", "LABELS", "DRIVERS"], rows);
+  return formatTable(["ID", "NAME", "STATE", "POOL", "HANDS", "LABELS", "FREE", "DRIVERS"], rows);
 }
