@@ -32,10 +32,13 @@ export class ByteSource {
     return taken;
   }
 
-  /** Puts back what was not taken; the socket is paused, with no listener of ours. */
-  release(): void {
-    if (this.seen.length > 0 && !this.socket.destroyed) this.socket.unshift(this.seen);
+  /** Puts back what was not taken; the socket is paused, with no listener of ours. Gives what cannot be put back, after the end. */
+  release(): Buffer {
+    const { seen, socket } = this;
     this.seen = Buffer.alloc(0);
+    if (seen.length === 0 || socket.destroyed || socket.readableEnded) return seen;
+    socket.unshift(seen);
+    return this.seen;
   }
 
   private next(): Promise<Buffer | undefined> {

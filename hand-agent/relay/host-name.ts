@@ -26,6 +26,7 @@ export function parseHost(text: string): Host | undefined {
     const address = text.slice(1, -1).toLowerCase();
     return isIPv6(address) && !address.includes("%") ? { kind: "address", address, family: 6 } : undefined;
   }
+  if (/[^!-~]/.test(text)) return undefined; // before letters change: some beyond ASCII become ASCII in lower case
   const name = text.toLowerCase().replace(/\.$/, "");
   if (name.length > MAX_NAME_CHARS) return undefined;
   const labels = name.split(".");

@@ -194,7 +194,7 @@ export class RelayServer implements Relay {
       if (!client.destroyed) client.destroySoon();
     });
     upstream.pipe(client);
-    const name = await readServerName(client);
+    const { name, unsent } = await readServerName(client);
     if (client.destroyed) return;
     if (name !== undefined && !this.allowsServerName(name, target)) {
       this.denials.note(
@@ -207,6 +207,7 @@ export class RelayServer implements Relay {
       client.destroy();
       return;
     }
+    if (unsent.length > 0) upstream.write(unsent);
     client.pipe(upstream);
   }
 

@@ -12,15 +12,17 @@ const CLIENT_HELLO = 1;
 const SERVER_NAME_EXTENSION = 0;
 const HOST_NAME = 0;
 
-/** Resolves with the name, or undefined where there is none or it is not TLS. All bytes stay in the socket. */
-export async function readServerName(socket: Socket): Promise<string | undefined> {
+export interface FirstWords {
+  /** Undefined where there is none or it is not TLS. */
+  readonly name: string | undefined;
+  /** What the client had sent before it ended its side; else everything is still in the socket. */
+  readonly unsent: Buffer;
+}
+
+export async function readServerName(socket: Socket): Promise<FirstWords> {
   const source = new ByteSource(socket);
-  try {
-    const hello = await readHello(source);
-    return hello === undefined ? undefined : serverNameOf(hello);
-  } finally {
-    source.release();
-  }
+  const hello = await readHello(source);
+  return { name: hello === undefined ? undefined : serverNameOf(hello), unsent: source.release() };
 }
 
 /** The body of the ClientHello, put together from its records. */

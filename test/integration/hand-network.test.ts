@@ -344,6 +344,9 @@ P`;
     expect(await bash("limited", script(7, afterMine))).toBe("3000000");
     const afterTheirs = "print(s.recv(100), s.recv(100)); s.sendall(b'more'); s.close(); print('sent')";
     expect(await bash("limited", script(9, afterTheirs))).toContain("sent");
+    // The beginning of TLS that is never more than that.
+    const cut = "s.sendall(b'\\x16\\x03'); s.shutdown(1); print(s.recv(10))";
+    expect(await bash("limited", script(7, cut))).toBe("b'\\x16\\x03'");
     await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
   });
 
