@@ -7,16 +7,19 @@ import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
 import { trials } from "../kit/fault-trials.ts";
 import { expectLogs, follow, type Traffic, tail, write } from "../kit/log-traffic.ts";
 import { type OwnPostgres, startOwnPostgres } from "../kit/own-postgres.ts";
 import { type Platform, startPlatform } from "../kit/platform.ts";
 import { type SeededRandom, seededRandom } from "../kit/seeded-random.ts";
+import { startTcpRelay, type TcpRelay } from "../kit/tcp-relay.ts";
 
 const ADMIN_KEY = "the-admin-key-of-servers-that-share-a-database";
 const WRITERS = trials(16, 50);
 const REQUESTS = trials(25, 400);
 const SESSIONS = 5;
+const CUTS = trials(100, 1_000);
 
 let postgres: OwnPostgres;
 let servers: Platform[] = [];
@@ -121,28 +124,35 @@ async function createSessions(): Promise<string[]> {
   );
 }
 
+async function createTraffic(): Promise<Traffic> {
+  return {
+    urls: servers.map(({ url }) => url),
+    key: ADMIN_KEY,
+    sessionIds: await createSessions(),
+    requests: [],
+    failures: new Map(),
+    over: over.signal,
+  };
+}
+
+/** How many events the session has once all that was asked for is in its log. */
+function sizeOf({ requests }: Traffic, sessionId: string): number {
+  return requests
+    .filter((request) => request.sessionId === sessionId)
+    .reduce((sum, { events }) => sum + events.length, 0);
+}
+
 test(
   "L1, L2, L4: with servers, connections and the database killed, logs are dense, retries find their place, readers miss nothing",
   async () => {
     const random = seededRandom();
-    const traffic: Traffic = {
-      urls: servers.map(({ url }) => url),
-      key: ADMIN_KEY,
-      sessionIds: await createSessions(),
-      requests: [],
-      failures: new Map(),
-      over: over.signal,
-    };
+    const traffic = await createTraffic();
     let isWritten = false;
     const writing = Promise.all(
       Array.from({ length: WRITERS }, () => write(traffic, random.fork(), { count: REQUESTS, pauseMs: 40 })),
     ).finally(() => {
       isWritten = true;
     });
-    const total = (sessionId: string) =>
-      traffic.requests
-        .filter((request) => request.sessionId === sessionId)
-        .reduce((sum, { events }) => sum + events.length, 0);
     const readers = traffic.sessionIds.flatMap((sessionId) =>
       [follow, follow, tail].map(async (read) => ({
         sessionId,
@@ -150,7 +160,7 @@ test(
           traffic,
           random.fork(),
           sessionId,
-          (seen) => isWritten && seen.length >= total(sessionId),
+          (seen) => isWritten && seen.length >= sizeOf(traffic, sessionId),
         ),
       })),
     );
@@ -163,5 +173,58 @@ test(
     );
     expect(traffic.failures.get("UNAVAILABLE")).toBeGreaterThan(0);
   },
-  trials(120_000, 1_800_000),
+  trials(180_000, 1_800_000),
+);
+
+/** Breaks every connection through the relay; counts once somebody has come again. */
+async function cutAgainAndAgain(relay: TcpRelay, times: number): Promise<void> {
+  await eventually(() => relay.connections > 0);
+  for (let cut = 0; cut < times; cut++) {
+    const before = relay.connections;
+    relay.cut();
+    await eventually(() => relay.connections > before);
+  }
+}
+
+test(
+  "R17: over 100 cut connections, with writers at two servers, watchers get every position once and in order",
+  async () => {
+    const random = seededRandom();
+    const traffic = await createTraffic();
+    const relays = await Promise.all(servers.map(({ url }) => startTcpRelay(Number(new URL(url).port))));
+    const throughRelays = { ...traffic, urls: relays.map(({ port }) => `http://127.0.0.1:${port}`) };
+    let isCut = false;
+    let isWritten = false;
+    const cutting = Promise.all(relays.map((relay) => cutAgainAndAgain(relay, CUTS / relays.length))).finally(
+      () => {
+        isCut = true;
+      },
+    );
+    const writing = Promise.all(
+      Array.from({ length: 6 }, async () => {
+        while (!isCut) await write(traffic, random.fork(), { count: 5, pauseMs: 20 });
+      }),
+    ).finally(() => {
+      isWritten = true;
+    });
+    const readers = traffic.sessionIds.flatMap((sessionId) =>
+      [follow, follow].map(async (read) => ({
+        sessionId,
+        seen: await read(
+          throughRelays,
+          random.fork(),
+          sessionId,
+          (seen) => isWritten && seen.length >= sizeOf(traffic, sessionId),
+        ),
+      })),
+    );
+    try {
+      const [, , ...read] = await Promise.all([cutting, writing, ...readers]);
+      const logs = await expectLogs(postgres.pool, traffic);
+      for (const { sessionId, seen } of read) expect(seen).toEqual(logs.get(sessionId));
+    } finally {
+      for (const relay of relays) await relay.close();
+    }
+  },
+  trials(90_000, 600_000),
 );
