@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { objectText } from "./event-payload.ts";
+import { listCostOf } from "./list-price.ts";
 import type {
   ModelFailure,
   ModelUsage,
@@ -11,8 +12,11 @@ import type {
 } from "./loops/loop.ts";
 import type { RetryVerdict } from "./retry-policy.ts";
 import type { SessionState } from "./session-state.ts";
-import type { CatalogueTool, ToolCatalogue } from "./tool-catalogue.ts";
+import type { AnswerTerms, CatalogueTool, ToolCatalogue } from "./tool-catalogue.ts";
 
+/** For calls that an agent wants left alone. */
+export const LEFT_RUNNING_TEXT =
+  "Interrupted: nobody waits for this call any more. If it had begun it goes on by itself, and what comes of it is not shown.";
 export const INTERRUPTED_TEXT = "Tool execution was interrupted before completion. Please retry.";
 
 type NewId = () => string;
@@ -49,6 +53,7 @@ export function responseEvents(
   response: ProposedResponse,
   spanId: string,
   catalogue: ToolCatalogue,
+  model: string,
   newId: NewId,
 ): EventInput[] {
   const isRefusal = response.stop.kind === "refusal";
@@ -61,14 +66,24 @@ export function responseEvents(
     return callEvent(event, catalogue.find(event.modelName), problem !== undefined);
   });
   const calls = kept.filter(({ kind }) => kind === "call").length;
-  return [...events, spanEnd(response, spanId, calls, newId), ...refusals];
+  return [...events, spanEnd(response, spanId, calls, model, newId), ...refusals];
 }
 
-function spanEnd({ stop, usage }: ProposedResponse, spanId: string, calls: number, newId: NewId): EventInput {
+function spanEnd(
+  { stop, usage }: ProposedResponse,
+  spanId: string,
+  calls: number,
+  model: string,
+  newId: NewId,
+): EventInput {
+  const cost = listCostOf(model, usage);
   const payload = {
     model_request_start_id: spanId,
     is_error: false,
+    model,
     model_usage: wireUsage(usage),
+    // A later table of prices changes nothing of what was said before.
+    list_cost: cost === undefined ? null : { nano_usd: cost.nanoUsd, prices_of: cost.pricesOf },
     stop_reason: stop.reason,
   };
   const refusal =
@@ -94,14 +109,25 @@ function callEvent(call: ProposedCall, tool: CatalogueTool | undefined, isRefuse
   const input = objectText(call.inputText) ?? "{}";
   const internal = internalText(call.blocks);
   if (tool?.kind === "custom" && !isRefused) {
-    const payload = `{"name":${JSON.stringify(tool.name)},"input":${input}}`;
+    const terms = termsText(tool.answerTerms, false);
+    const payload = `{"name":${JSON.stringify(tool.name)},"input":${input}${terms}}`;
     return rawEvent(call.eventId, "agent.custom_tool_use", payload, internal);
   }
   const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},"hand":${JSON.stringify(tool?.slot ?? "")}`;
+  const isAllowed = tool?.policy === "always_allow";
   const verdict = isRefused
     ? `"evaluated_permission":"deny"`
-    : `"evaluated_permission":"${tool?.policy === "always_allow" ? "allow" : "ask"}","evaluation":{"type":"${tool?.policy}"}`;
+    : `"evaluated_permission":"${isAllowed ? "allow" : "ask"}","evaluation":{"type":"${tool?.policy}"}${
+        isAllowed ? "" : termsText(tool?.answerTerms, true)
+      }`;
   return rawEvent(call.eventId, "agent.tool_use", `{${head},"input":${input},${verdict}}`, internal);
+}
+
+/** The log says how long a client has, so that whoever looks there knows; nothing for ever. */
+function termsText(terms: AnswerTerms | undefined, withVerdict: boolean): string {
+  if (terms === undefined) return "";
+  const verdict = withVerdict ? `,"timeout_verdict":"${terms.verdict}"` : "";
+  return `,"answer_timeout_ms":${terms.timeoutMs}${verdict}`;
 }
 
 /** What a later request is rebuilt from: the model's blocks as they came. */
@@ -188,7 +214,11 @@ export function idleEvents(
   newId: NewId,
   more: object = {},
 ): EventInput[] {
-  const usage = { ...wireUsage(state.usage), model_requests: state.modelRequests };
+  const usage = {
+    ...wireUsage(state.usage),
+    model_requests: state.modelRequests,
+    list_cost: { nano_usd: state.listCostNanoUsd, unpriced_requests: state.unpricedRequests },
+  };
   const idle = { stop_reason: stopReason, stop_details: stopDetails, ...more };
   return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];
 }

@@ -11,7 +11,7 @@
 import type { Clock } from "../kit/clock.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
-import { type AgentSpec, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
+import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import {
@@ -22,6 +22,7 @@ import {
   failureEvents,
   INTERRUPTED_TEXT,
   idleEvents,
+  LEFT_RUNNING_TEXT,
   requestEvents,
   responseEvents,
 } from "./brain-events.ts";
@@ -126,6 +127,11 @@ export class Runner {
     this.leaving.abort(new Error("the harness stops"));
   }
 
+  /** By the agent's choice an interrupt ends the waiting for calls, not the calls. */
+  private get leavesCalls(): boolean {
+    return this.spec?.onInterrupt === OnInterrupt.LEAVE_CALLS;
+  }
+
   private get isLeaving(): boolean {
     return this.leaving.signal.aborted || this.options.draining.aborted;
   }
@@ -133,11 +139,21 @@ export class Runner {
   private async runSteps(): Promise<Release> {
     for (;;) {
       const step = nextStep(this.view.state, this.steps);
-      if (step.kind === "rest") return { reason: ReleaseReason.IDLE };
+      if (step.kind === "rest") return { reason: ReleaseReason.IDLE, ...this.answersDue() };
       const isLong = step.kind === "ask" || step.kind === "run_calls" || step.kind === "interrupt";
       if (this.isLeaving && isLong) return { reason: ReleaseReason.DRAINING };
       await this.take(step);
     }
+  }
+
+  /** Of the calls that wait for clients, when the first has waited long enough, as far as this clock can tell. */
+  private answersDue(): { answersDueAfterMs?: number } {
+    const { announcedCalls, announcedAtMs, openCalls } = this.view.state;
+    const calls = [...openCalls.values()].filter(({ eventId }) => announcedCalls?.has(eventId));
+    const timeouts = calls.map((call) => call.answerTimeoutMs).filter((ms) => ms > 0);
+    if (timeouts.length === 0) return {};
+    const waitedMs = announcedAtMs === undefined ? 0 : this.options.clock.nowMs() - announcedAtMs;
+    return { answersDueAfterMs: Math.max(0, Math.min(...timeouts) - Math.max(0, waitedMs)) };
   }
 
   private async take(step: Exclude<NextStep, { kind: "rest" }>): Promise<void> {
@@ -170,7 +186,8 @@ export class Runner {
     const { clock, loop, settings } = this.options;
     const { state } = this.view;
     const agent = this.options.assignment.session!.agent!;
-    await this.writer.append(requestEvents(state, step, loop.model(agent), this.newId));
+    const model = loop.model(agent);
+    await this.writer.append(requestEvents(state, step, model, this.newId));
     const spanId = state.openSpanId;
     if (spanId === undefined) throw new Error("a model request has no recorded start");
     const trouble = state.trouble;
@@ -183,7 +200,7 @@ export class Runner {
     // The next step closes the span and settles the rest.
     if (outcome === undefined) return;
     if (outcome.kind === "response") {
-      return this.writer.append(responseEvents(outcome.response, spanId, this.catalogue, this.newId));
+      return this.writer.append(responseEvents(outcome.response, spanId, this.catalogue, model, this.newId));
     }
     const { failure } = outcome;
     const attemptMs = clock.monotonicMs() - startedMs;
@@ -247,7 +264,9 @@ export class Runner {
   /** Ends the turn at once: running calls are cancelled, every call gets its result, and nobody asks the model (L6, X3). */
   private async interrupt(): Promise<void> {
     const { view, newId } = this;
-    await this.callRunner.cancelAll([...view.state.openCalls.values()].filter(isRunnable));
+    if (!this.leavesCalls) {
+      await this.callRunner.cancelAll([...view.state.openCalls.values()].filter(isRunnable));
+    }
     await this.writer.appendAnswers(() => {
       const { state } = view;
       const interrupts = state.interrupts.map(({ eventId }) => eventId);
@@ -266,7 +285,10 @@ export class Runner {
   }
 
   private interruptedResults() {
-    return [...this.view.state.openCalls.keys()].map((id) => errorResult(this.newId(), id, INTERRUPTED_TEXT));
+    return [...this.view.state.openCalls.values()].map((call) => {
+      const isLeft = this.leavesCalls && call.kind === "hand" && isRunnable(call);
+      return errorResult(this.newId(), call.eventId, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT);
+    });
   }
 
   /** A bug: the turn ends, its text stays inside, and the next message starts afresh. */

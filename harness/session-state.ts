@@ -2,6 +2,7 @@
  * What a session's log means to its brain, folded event by event. Pure: the same events give the same state, whoever
  * wrote them, so any holder of the lease can go on from any prefix.
  */
+import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import {
   answeredId,
@@ -26,6 +27,8 @@ export interface OpenCall {
   /** JSON text of one object, as it stands in the event. */
   readonly input: string;
   readonly permission: "allow" | "ask" | "deny";
+  /** How long a client has to answer; 0: for ever. */
+  readonly answerTimeoutMs: number;
   /** A client's word on a call that needs one. */
   readonly confirmation: { readonly allowed: boolean; readonly message: string } | undefined;
 }
@@ -65,6 +68,8 @@ export interface SessionState {
   owed: boolean;
   /** Call ids that the newest idle event names as awaited; undefined when it names none. */
   announcedCalls: ReadonlySet<string> | undefined;
+  /** When that was said, by the database's clock; undefined while only this brain knows of it. */
+  announcedAtMs: number | undefined;
   /** Position of the newest idle event with `retries_exhausted`: what waited then goes on waiting for a new message. */
   exhaustedAt: bigint;
   refusal: Json | undefined;
@@ -75,6 +80,10 @@ export interface SessionState {
   trouble: Trouble;
   usage: ModelUsage;
   modelRequests: number;
+  /** By list price, as the ends of the requests say. */
+  listCostNanoUsd: number;
+  /** Requests whose model has no price. */
+  unpricedRequests: number;
 }
 
 export function newSessionState(): SessionState {
@@ -89,6 +98,7 @@ export function newSessionState(): SessionState {
     interrupts: [],
     owed: false,
     announcedCalls: undefined,
+    announcedAtMs: undefined,
     exhaustedAt: 0n,
     refusal: undefined,
     rounds: 0,
@@ -96,6 +106,8 @@ export function newSessionState(): SessionState {
     trouble: NO_TROUBLE,
     usage: NO_USAGE,
     modelRequests: 0,
+    listCostNanoUsd: 0,
+    unpricedRequests: 0,
   };
 }
 
@@ -150,6 +162,8 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.status = "idle";
     state.usage = NO_USAGE;
     state.modelRequests = 0;
+    state.listCostNanoUsd = 0;
+    state.unpricedRequests = 0;
   },
   "session.status_terminated": (state) => {
     state.status = "terminated";
@@ -172,7 +186,8 @@ function confirm(state: SessionState, event: Event): void {
 }
 
 function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
-  const { name, hand, input, evaluated_permission: permission } = payloadOf(event);
+  const payload = payloadOf(event);
+  const { name, hand, input, evaluated_permission: permission } = payload;
   return {
     eventId: event.id,
     kind,
@@ -180,6 +195,7 @@ function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
     name: stringOf(name),
     input: writtenInput(event) ?? JSON.stringify(isObject(input) ? input : {}),
     permission: permission === "ask" || permission === "deny" ? permission : "allow",
+    answerTimeoutMs: countOf(payload.answer_timeout_ms),
     confirmation: undefined,
   };
 }
@@ -212,6 +228,8 @@ function endSpan(state: SessionState, event: Event): void {
   const internal = parseObject(event.internal);
   state.openSpanId = undefined;
   addUsage(state, payload.model_usage);
+  if (payload.list_cost === null) state.unpricedRequests += 1;
+  else if (isObject(payload.list_cost)) state.listCostNanoUsd += countOf(payload.list_cost.nano_usd);
   if (payload.is_error === true) {
     const failure = isObject(internal.failure) ? internal.failure : {};
     // A request that died with its holder says nothing about the model.
@@ -250,6 +268,7 @@ function rest(state: SessionState, event: Event): void {
   state.announcedCalls = undefined;
   if (type === "requires_action") {
     state.announcedCalls = new Set(stringsOf(eventIds));
+    state.announcedAtMs = event.createdAt && timestampMs(event.createdAt);
     return;
   }
   if (type === "retries_exhausted") state.exhaustedAt = event.position;

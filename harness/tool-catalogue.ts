@@ -1,6 +1,6 @@
 /** The tools of a session as its model sees them, and back from the model's names to hands and clients. Pure. */
 import { createHash } from "node:crypto";
-import { type AgentSpec, Permission, type ToolPolicy } from "../proto/gen/tendon/v1/agent_pb.js";
+import { type AgentSpec, Permission, type ToolPolicy, Verdict } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
 
 const MAX_NAME_CHARS = 128;
@@ -19,6 +19,13 @@ export interface CatalogueTool {
   /** JSON text of one object. */
   readonly inputSchema: string;
   readonly policy: "always_allow" | "always_ask" | "auto";
+  /** How long a client has to answer, and what holds when none does; undefined: for ever. */
+  readonly answerTerms: AnswerTerms | undefined;
+}
+
+export interface AnswerTerms {
+  readonly timeoutMs: number;
+  readonly verdict: "allow" | "deny";
 }
 
 export interface ToolCatalogue {
@@ -43,18 +50,26 @@ function* offeredTools(
 ): Generator<Omit<CatalogueTool, "modelName">> {
   for (const { kind } of spec?.tools ?? []) {
     if (kind.case === "custom") {
-      const { name, description, inputSchema } = kind.value;
-      yield { kind: "custom", name, slot: "", description, inputSchema, policy: "always_allow" };
+      const { name, description, inputSchema, answerTimeoutMs } = kind.value;
+      const answerTerms = termsOf(answerTimeoutMs, Verdict.DENY);
+      yield { kind: "custom", name, slot: "", description, inputSchema, policy: "always_allow", answerTerms };
     } else if (kind.case === "handToolset") {
       const { slot, defaultPolicy, tools: exceptions } = kind.value;
       for (const { name, description, inputSchema } of slots.find((s) => s.slot === slot)?.tools ?? []) {
         const policy = exceptions[name] ?? defaultPolicy;
         if (policy?.disabled) continue;
         const permission = policyName(policy, defaultPolicy);
-        yield { kind: "hand", name, slot, description, inputSchema, policy: permission };
+        const terms = policy?.answerTimeoutMs ? policy : defaultPolicy;
+        const answerTerms = termsOf(terms?.answerTimeoutMs, terms?.timeoutVerdict);
+        yield { kind: "hand", name, slot, description, inputSchema, policy: permission, answerTerms };
       }
     }
   }
+}
+
+function termsOf(timeoutMs: bigint | undefined, verdict: Verdict | undefined): AnswerTerms | undefined {
+  if (!timeoutMs) return undefined;
+  return { timeoutMs: Number(timeoutMs), verdict: verdict === Verdict.ALLOW ? "allow" : "deny" };
 }
 
 function policyName(

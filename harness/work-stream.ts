@@ -48,6 +48,8 @@ export interface WorkStreamOptions {
 export interface Release {
   readonly reason: ReleaseReason;
   readonly retryAfterMs?: number;
+  /** With idle: when calls that wait for clients are to be answered for them. */
+  readonly answersDueAfterMs?: number;
 }
 
 type WorkCall = BidiCall<typeof WorkRequestSchema, typeof WorkResponseSchema>;
@@ -119,12 +121,13 @@ export class WorkStream {
     for (const lease of [...this.leases.values()]) this.lose(lease, "the harness stopped");
   }
 
-  release(lease: Lease, { reason, retryAfterMs }: Release): void {
+  release(lease: Lease, { reason, retryAfterMs, answersDueAfterMs }: Release): void {
     if (this.leases.get(lease.id) !== lease) return;
     this.leases.delete(lease.id);
     lease.end("it was given back");
     const value = create(ReleaseLeaseSchema, { leaseId: lease.id, reason, position: lease.position });
     if (retryAfterMs !== undefined) value.retryAfter = durationFromMs(retryAfterMs);
+    if (answersDueAfterMs !== undefined) value.answersDueAfter = durationFromMs(answersDueAfterMs);
     const message: Message = { case: "release", value };
     if (!this.connection?.welcomed) this.unsentReleases.set(lease.id, message);
     else this.connection.send(message);

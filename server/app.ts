@@ -162,6 +162,7 @@ function createAreas(deps: AreaDeps): Area[] {
   });
   const harness = createHarnessArea({
     leases: store.leases,
+    clientCalls: store.clientCalls,
     replicas: store.replicas,
     sessionLog,
     sessions: sessionDirectory,

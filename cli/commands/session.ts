@@ -15,6 +15,7 @@ import { CALL_WITHIN, onAction } from "../command.ts";
 import { findDefaultAgent } from "../default-agent.ts";
 import { agentIdOf, environmentIdOf } from "../named.ts";
 import { formatFields, formatTable } from "../table.ts";
+import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
 import {
   enumWord,
@@ -186,11 +187,7 @@ function sessionText(session: Session): string {
     ],
     ["environment", session.environmentId],
     ["metadata", pairsText(session.metadata)],
-    [
-      "usage",
-      usage &&
-        `${usage.modelRequests} model requests, ${usage.inputTokens} tokens in, ${usage.outputTokens} out`,
-    ],
+    ...usageFields(usage),
     [
       "forked from",
       session.forkedFromSessionId &&

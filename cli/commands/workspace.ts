@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import { type Command, InvalidArgumentError } from "commander";
 import {
+  GetWorkspaceUsageResponseSchema,
   ListWorkspacesResponseSchema,
   type Workspace,
   type WorkspaceLimits,
@@ -10,6 +11,7 @@ import {
 } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import { formatFields, formatTable } from "../table.ts";
+import { usageFields } from "../usage-fields.ts";
 import { parseCount, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
@@ -61,6 +63,16 @@ Examples:
       CALL_WITHIN,
     );
     output.message(WorkspaceSchema, found!, () => workspaceText(found!));
+  });
+  const usage = workspace
+    .command("usage [workspace]")
+    .description("what a workspace's sessions have used, erased ones included; left out: the key's own");
+  onAction(usage, async ({ args, api, output }) => {
+    const request = { workspaceId: String(args[0] ?? "") };
+    const used = await api.admin.getWorkspaceUsage(request, CALL_WITHIN);
+    output.message(GetWorkspaceUsageResponseSchema, used, () =>
+      formatFields([["sessions", String(used.sessions)], ...usageFields(used.usage)]),
+    );
   });
   addUpdate(workspace);
   const archive = workspace

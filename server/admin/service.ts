@@ -17,6 +17,7 @@ import {
   CreateWorkspaceRequestSchema,
   type GetStatusRequest,
   type GetWorkspaceRequest,
+  type GetWorkspaceUsageRequest,
   type ListApiKeysRequest,
   type ListAuditEntriesRequest,
   type ListJoinTokensRequest,
@@ -214,6 +215,13 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
     const page = pageOf(request, query, DEFAULT_AUDIT_PAGE);
     const { items, next } = await this.store.audit.list({ workspaceId, subject, page });
     return { entries: items, nextPageToken: encodePageToken(query, next) };
+  }
+
+  async getWorkspaceUsage({ workspaceId }: GetWorkspaceUsageRequest, context: RpcContext) {
+    const named = namedWorkspace(principalOf(context), workspaceId) ?? this.deps.defaultWorkspaceId;
+    const { sessions, ...counts } = found(await this.store.workspaces.usage(named), "workspace", named);
+    const usage = Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, BigInt(count)]));
+    return { sessions: BigInt(sessions), usage };
   }
 
   async stopSessions({ workspaceId }: StopSessionsRequest, context: RpcContext) {

@@ -30,13 +30,16 @@ import {
   PARALLEL_ASSIGNMENTS,
   POLL_EVERY_MS,
   REATTACH_GRACE_MS,
+  SUSPECT_BATCH,
   WORK_BATCH,
 } from "./limits.ts";
-import { giveUpEvents, rescheduledEvent } from "./outcomes.ts";
-import { choose, chooseToEmpty, isPoison, mustRunAlone } from "./rules.ts";
+import { deathsOf, giveUpEvents, rescheduledEvent } from "./outcomes.ts";
+import { answerOverdue, type OverdueDeps } from "./overdue-answers.ts";
+import { choose, chooseToEmpty, isPoison, mustRunAlone, roomsOf } from "./rules.ts";
 
 export interface DispatcherDeps {
   readonly leases: LeaseStore;
+  readonly clientCalls: OverdueDeps["clientCalls"];
   readonly sessionLog: SessionLog;
   readonly sessions: SessionDirectory;
   readonly hands: HandControl;
@@ -114,7 +117,7 @@ export class Dispatcher implements Service {
   async release(
     connection: HarnessConnection,
     leaseId: string,
-    how: { restedPosition: bigint | undefined; retryAfterMs: number | undefined },
+    how: Omit<Parameters<LeaseStore["release"]>[0], "leaseId">,
   ): Promise<void> {
     const session = connection.held.get(leaseId);
     if (session !== undefined) {
@@ -175,14 +178,9 @@ export class Dispatcher implements Service {
   }
 
   private async oneRound(): Promise<void> {
-    while (
-      !this.stopped &&
-      [...this.connections].some(
-        (connection) => connection.sessions < connection.capacity && !connection.leaving,
-      )
-    ) {
-      const waiting = await this.deps.leases.findWork(WORK_BATCH);
-      this.makeRoom(waiting);
+    await this.settleSuspects();
+    for (let rooms = this.rooms(); rooms.length > 0 && !this.stopped; rooms = this.rooms()) {
+      const waiting = await this.deps.leases.findWork({ limit: WORK_BATCH, rooms });
       let assigned = 0;
       for (let i = 0; i < waiting.length; i += PARALLEL_ASSIGNMENTS) {
         const outcomes = await Promise.all(
@@ -194,11 +192,22 @@ export class Dispatcher implements Service {
     }
   }
 
+  private rooms() {
+    return roomsOf(this.connections);
+  }
+
+  /** Those that killed their harness get one for themselves, or have had it and are given up (E4). */
+  private async settleSuspects(): Promise<void> {
+    const suspects = await this.deps.leases.findSuspects(SUSPECT_BATCH);
+    this.makeRoom(suspects);
+    for (const suspect of suspects) await this.assign(suspect);
+  }
+
   /** Sessions that must run alone do not wait for ever: a harness that has neighbours takes nothing new until one of them had it. */
-  private makeRoom(waiting: readonly WaitingSession[]): void {
+  private makeRoom(suspects: readonly WaitingSession[]): void {
     for (const connection of this.connections) connection.keptFree = false;
-    for (const session of waiting) {
-      if (!mustRunAlone(session) || isPoison(session)) continue;
+    for (const session of suspects) {
+      if (isPoison(session)) continue;
       const candidates = this.candidates(session);
       if (choose(candidates, session) !== undefined) continue;
       const emptied = chooseToEmpty(candidates, session);
@@ -302,9 +311,13 @@ export class Dispatcher implements Service {
   private async giveUp(lease: AcquiredLease): Promise<void> {
     const { sessionId, leaseId, epoch } = lease;
     const proof = create(LeaseProofSchema, { leaseId, epoch });
-    await this.deps.sessionLog.append({ sessionId, events: giveUpEvents(lease.silentDeaths), lease: proof });
+    await this.deps.sessionLog.append({ sessionId, events: giveUpEvents(deathsOf(lease)), lease: proof });
     await this.deps.leases.giveUp(sessionId);
-    await this.deps.leases.release({ leaseId, restedPosition: undefined, retryAfterMs: undefined });
+    await this.deps.leases.release({
+      leaseId,
+      restedPosition: undefined,
+      retryAfterMs: undefined,
+    });
   }
 
   private async freeAll(sessions: readonly HeldSession[], crashed: boolean): Promise<void> {
@@ -332,10 +345,11 @@ export class Dispatcher implements Service {
       })) {
         await this.deps.sessionLog.append({ sessionId, events: [rescheduledEvent()] });
       }
+      await answerOverdue(this.deps);
     } catch (error) {
       this.deps.log.warn(
         { error: messageOf(error) },
-        "could not look for abandoned sessions; the next poll tries again",
+        "could not look for abandoned sessions and overdue answers; the next poll tries again",
       );
     }
   }

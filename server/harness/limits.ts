@@ -22,8 +22,8 @@ export const LOG_MESSAGE_BYTES = 1024 * 1024;
 export const WORK_BATCH = 100;
 /** Assignments that are being prepared at a time. */
 export const PARALLEL_ASSIGNMENTS = 16;
-/** After so many silent deaths in a row a session is run alone; one more there ends its turn (E4). */
-export const SILENT_DEATHS_BEFORE_ALONE = 2;
+/** Sessions that may run only alone which are looked at in one round. */
+export const SUSPECT_BATCH = 20;
 export const PROTOCOL_VERSION = 1;
 
 assert(HEARTBEAT_TIMEOUT_MS >= 3 * HEARTBEAT_EVERY_MS, "two heartbeats may be lost");

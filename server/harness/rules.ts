@@ -1,5 +1,5 @@
 /** Decisions of work distribution, without effects. */
-import { SILENT_DEATHS_BEFORE_ALONE } from "./limits.ts";
+import { BARREN_DEATHS_BEFORE_ALONE, type Room, SILENT_DEATHS_BEFORE_ALONE } from "../store/leases.ts";
 
 /** What placement knows of a connected harness. */
 export interface HarnessLoad {
@@ -13,19 +13,39 @@ export interface HarnessLoad {
   readonly leaving: boolean;
 }
 
-export interface Need {
-  readonly loop: string;
+/** How often in a row the session's holders have died: without an event of it, and without its getting anywhere. */
+export interface Deaths {
   readonly silentDeaths: number;
+  readonly barrenDeaths: number;
+}
+
+export interface Need extends Deaths {
+  readonly loop: string;
 }
 
 /** Whether a session that has killed its harness often enough must be alone in one (E4). */
-export function mustRunAlone(need: { silentDeaths: number }): boolean {
-  return need.silentDeaths >= SILENT_DEATHS_BEFORE_ALONE;
+export function mustRunAlone({ silentDeaths, barrenDeaths }: Deaths): boolean {
+  return silentDeaths >= SILENT_DEATHS_BEFORE_ALONE || barrenDeaths >= BARREN_DEATHS_BEFORE_ALONE;
 }
 
 /** Whether it has killed the harness that it had for itself, too. */
-export function isPoison(need: { silentDeaths: number }): boolean {
-  return need.silentDeaths > SILENT_DEATHS_BEFORE_ALONE;
+export function isPoison({ silentDeaths, barrenDeaths }: Deaths): boolean {
+  return silentDeaths > SILENT_DEATHS_BEFORE_ALONE || barrenDeaths > BARREN_DEATHS_BEFORE_ALONE;
+}
+
+/** Where these harnesses have room, each kind of place once. */
+export function roomsOf(
+  harnesses: Iterable<HarnessLoad & { readonly workspaceId: string | undefined }>,
+): Room[] {
+  const rooms = new Map<string, Room>();
+  for (const harness of harnesses) {
+    const { workspaceId } = harness;
+    for (const loop of harness.loops) {
+      if (canTake(harness, { loop, silentDeaths: 0, barrenDeaths: 0 }))
+        rooms.set(`${loop}\n${workspaceId ?? ""}`, { loop, workspaceId });
+    }
+  }
+  return [...rooms.values()];
 }
 
 export function canTake(harness: HarnessLoad, need: Need): boolean {

@@ -214,6 +214,8 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     await this.deps.dispatcher.release(connection, release.leaseId, {
       restedPosition: rested ? release.position : undefined,
       retryAfterMs: retry ? Math.max(0, release.retryAfter ? durationMs(release.retryAfter) : 0) : undefined,
+      answersDueAfterMs:
+        rested && release.answersDueAfter ? Math.max(0, durationMs(release.answersDueAfter)) : undefined,
     });
   }
 

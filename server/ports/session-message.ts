@@ -49,6 +49,8 @@ export function toSessionMessage(record: SessionRecord): Session {
       cacheCreationInputTokens: BigInt(record.cacheCreationInputTokens),
       modelRequests: BigInt(record.modelRequests),
       activeMs: BigInt(record.activeMs),
+      listCostNanoUsd: BigInt(record.listCostNanoUsd),
+      unpricedRequests: BigInt(record.unpricedRequests),
     },
     createdAt: timestampFromDate(record.createdAt),
     updatedAt: timestampFromDate(record.updatedAt),

@@ -63,6 +63,7 @@ const POLICY = new Map<string, Callers>([
     revokeJoinToken: ADMIN,
     revokeHandAgent: ADMIN,
     listAuditEntries: ADMIN,
+    getWorkspaceUsage: ADMIN,
     stopSessions: ADMIN,
   }),
   ...rows(AgentService, {

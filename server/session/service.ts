@@ -32,11 +32,13 @@ import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import { statusNames, toSessionMessage } from "../ports/session-message.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
+import type { ClientCallStore } from "../store/client-calls.ts";
 import type { EventStore } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
 import type { Cursor } from "../store/page.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
+import { appendClientEvents } from "./append-client-events.ts";
 import { ByteBudget } from "./byte-budget.ts";
 import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
 import { toEventMessage } from "./event-message.ts";
@@ -56,6 +58,7 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly sessions: SessionStore;
   readonly logCopies: LogCopyStore;
   readonly checkpoints: CheckpointStore;
+  readonly clientCalls: ClientCallStore;
   /** What this replica signs checkpoints with. */
   readonly signingKey: SigningKey;
   readonly hub: Hub;
@@ -172,13 +175,17 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   private async emit(request: EmitEventsRequest, context: RpcContext) {
     const { sessionId, expectedPosition, lease } = request;
     const { authority, events } = checkEmit(principalOf(context), request.events, lease);
-    const appended = await this.deps.events.append({
+    const append = {
       sessionId,
       events,
       authority,
       expectedPosition,
       lease: lease && { leaseId: lease.leaseId, epoch: lease.epoch },
-    });
+    };
+    const appended =
+      authority === "client"
+        ? await appendClientEvents(this.deps, append)
+        : await this.deps.events.append(append);
     announceAppended(this.deps.hub, sessionId, appended, lease?.leaseId);
     return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
   }

@@ -18,6 +18,8 @@ export type EventFold =
       readonly kind: "usage";
       /** Input, output, read from and written to a cache. */
       readonly tokens: readonly [number, number, number, number];
+      /** By list price; undefined when nothing is said, as by an attempt that failed. */
+      readonly listCost: { readonly nanoUsd: number } | "unpriced" | undefined;
     };
 
 export type StatusName = "idle" | "running" | "rescheduling" | "terminated";
@@ -91,9 +93,11 @@ export function factsOf(
 }
 
 function usageOf(payload: string): EventFold {
-  const usage = record(objectOf(payload).model_usage);
+  const fields = objectOf(payload);
+  const usage = record(fields.model_usage);
   return {
     kind: "usage",
+    listCost: listCostOf(fields.list_cost),
     tokens: [
       countOf(usage.input_tokens),
       countOf(usage.output_tokens),
@@ -101,6 +105,12 @@ function usageOf(payload: string): EventFold {
       countOf(usage.cache_creation_input_tokens),
     ],
   };
+}
+
+/** Null says that the model has no price. */
+function listCostOf(cost: unknown): { nanoUsd: number } | "unpriced" | undefined {
+  if (cost === undefined) return undefined;
+  return cost === null ? "unpriced" : { nanoUsd: countOf(record(cost).nano_usd) };
 }
 
 function objectOf(payload: string): Record<string, unknown> {

@@ -1,11 +1,27 @@
 /** Who is the brain of which session. All times are the database's. */
 
+/** After so many silent deaths in a row a session is run alone; one more there ends its turn (E4). */
+export const SILENT_DEATHS_BEFORE_ALONE = 2;
+/**
+ * The same for deaths that left events, but none that says the brain got anywhere. A neighbour of a session that kills can
+ * have several in a row while its model thinks; all of them together stay below six.
+ */
+export const BARREN_DEATHS_BEFORE_ALONE = 4;
+
 export interface WaitingSession {
   readonly sessionId: string;
   readonly workspaceId: string;
   /** Name of the loop that the session's agent needs. */
   readonly loop: string;
   readonly silentDeaths: number;
+  readonly barrenDeaths: number;
+}
+
+/** Where there is room for sessions: in a harness that has the loop and serves the workspace. */
+export interface Room {
+  readonly loop: string;
+  /** Undefined: any. */
+  readonly workspaceId: string | undefined;
 }
 
 export interface AcquiredLease {
@@ -14,13 +30,20 @@ export interface AcquiredLease {
   readonly leaseId: string;
   readonly epoch: bigint;
   readonly expiresAt: Date;
-  /** How often in a row a holder has died without having appended an event (E4). */
+  /** How often in a row a holder has died without an event of the session since its assignment (E4). */
   readonly silentDeaths: number;
+  /** How often in a row a holder has died before the log had more of it than that it had begun to ask a model. */
+  readonly barrenDeaths: number;
 }
 
 export interface LeaseStore {
-  /** Sessions that have work and no live lease: the oldest of each workspace first, then the second oldest, and so on. */
-  findWork(limit: number): Promise<WaitingSession[]>;
+  /**
+   * Sessions that have work, no live lease, and room somewhere. The workspaces that hold the fewest leases come first, each
+   * with its oldest session; those in whose hands a session has died often are left to `findSuspects`.
+   */
+  findWork(request: { limit: number; rooms: readonly Room[] }): Promise<WaitingSession[]>;
+  /** Of the sessions that have work and no live lease those that may run only by themselves, or no more (E4); oldest first. */
+  findSuspects(limit: number): Promise<WaitingSession[]>;
   /** One session, if it has work and no live lease. */
   findWaiting(sessionId: string): Promise<WaitingSession | undefined>;
   /**
@@ -51,12 +74,14 @@ export interface LeaseStore {
   }): Promise<AcquiredLease | undefined>;
   /**
    * The holder gives the lease back. `restedPosition` says up to where there was nothing left to do; undefined when
-   * there is. `retryAfterMs` keeps the session from being offered for so long. True when the lease was still held.
+   * there is. `retryAfterMs` keeps the session from being offered for so long; `answersDueAfterMs` says when calls that
+   * wait for clients are to be looked at, undefined when none is. True when the lease was still held.
    */
   release(request: {
     leaseId: string;
     restedPosition: bigint | undefined;
     retryAfterMs: number | undefined;
+    answersDueAfterMs?: number | undefined;
   }): Promise<{ released: boolean; hasWork: boolean }>;
   /** The holder's stream ended and it did not come back, through this replica at least. Counts a silent death when `crashed`. */
   free(request: {

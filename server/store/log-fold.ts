@@ -15,6 +15,8 @@ export class LogFold {
   modelRequests = 0;
   /** Input, output, read from and written to a cache. */
   tokens: [number, number, number, number] = [0, 0, 0, 0];
+  listCostNanoUsd = 0;
+  unpricedRequests = 0;
   /** Inputs that were taken in, and the positions of the events that say so. */
   readonly consumed = new Map<string, number>();
   private runningSinceMs: number | undefined;
@@ -28,6 +30,8 @@ export class LogFold {
     if (fold?.kind === "usage") {
       this.modelRequests += 1;
       for (const [index, count] of fold.tokens.entries()) this.tokens[index]! += count;
+      if (fold.listCost === "unpriced") this.unpricedRequests += 1;
+      else this.listCostNanoUsd += fold.listCost?.nanoUsd ?? 0;
     }
     for (const id of consumed) if (!this.consumed.has(id)) this.consumed.set(id, event.position);
     return { answers };
@@ -48,6 +52,8 @@ export class LogFold {
     this.activeMs = 0;
     this.modelRequests = 0;
     this.tokens = [0, 0, 0, 0];
+    this.listCostNanoUsd = 0;
+    this.unpricedRequests = 0;
     this.runningSinceMs = undefined;
   }
 }

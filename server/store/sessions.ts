@@ -1,6 +1,6 @@
 /** Sessions: what they are, and what is folded from their logs. All times are the database's. */
 
-import type { ChainOrigin } from "../../kit/chain/event-hash.ts";
+import type { SessionChain } from "../../kit/chain/event-hash.ts";
 import type { StatusName } from "./event-facts.ts";
 import type { Appended, NewEvent } from "./events.ts";
 import type { Cursor, Page } from "./page.ts";
@@ -34,17 +34,12 @@ export interface SessionRecord {
   readonly cacheReadInputTokens: number;
   readonly cacheCreationInputTokens: number;
   readonly modelRequests: number;
+  readonly listCostNanoUsd: number;
+  readonly unpricedRequests: number;
   /** Something asks for a brain that none has dealt with. */
   readonly hasWork: boolean;
   /** Undefined unless it is tamper-evident. */
   readonly chain: SessionChain | undefined;
-}
-
-/** How a tamper-evident session is hashed. */
-export interface SessionChain {
-  readonly origin: ChainOrigin;
-  /** Of the newest event, lower-case hex. */
-  readonly hash: string;
 }
 
 /** What decides who may read and where a log ends; much cheaper than the whole record. */

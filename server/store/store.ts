@@ -8,6 +8,7 @@ import type { ApiKeyStore } from "./api-keys.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BlobStore } from "./blobs.ts";
 import type { CheckpointStore } from "./checkpoints.ts";
+import type { ClientCallStore } from "./client-calls.ts";
 import type { EnvironmentStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
 import type { ExecutionStore } from "./executions.ts";
@@ -32,6 +33,7 @@ export interface Store {
   readonly audit: AuditStore;
   readonly blobs: BlobStore;
   readonly checkpoints: CheckpointStore;
+  readonly clientCalls: ClientCallStore;
   readonly environments: EnvironmentStore;
   readonly events: EventStore;
   readonly executions: ExecutionStore;

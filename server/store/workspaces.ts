@@ -4,6 +4,19 @@ import type { AuditInput } from "./audit.ts";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
+/** Sums over sessions. */
+export interface WorkspaceUsage {
+  readonly sessions: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly cacheReadInputTokens: number;
+  readonly cacheCreationInputTokens: number;
+  readonly modelRequests: number;
+  readonly activeMs: number;
+  readonly listCostNanoUsd: number;
+  readonly unpricedRequests: number;
+}
+
 export interface WorkspaceStore {
   /** Throws ALREADY_EXISTS for a name in use, REQUEST_ID_REUSED. */
   create(workspace: {
@@ -33,4 +46,6 @@ export interface WorkspaceStore {
   archive(workspaceId: string, audit: AuditInput): Promise<Workspace | undefined>;
   /** The workspace's sessions that are running; without a workspace all of the installation. At most 10,000. */
   runningSessions(workspaceId: string | undefined): Promise<string[]>;
+  /** What its sessions have used, those that are erased included. Undefined when there is no such workspace. */
+  usage(workspaceId: string): Promise<WorkspaceUsage | undefined>;
 }

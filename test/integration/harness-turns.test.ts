@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it } from "vitest";
-import { type AgentSpec, Permission, QueuedMessages } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { type AgentSpec, Permission, QueuedMessages, Verdict } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import {
   gate,
@@ -33,6 +33,7 @@ const custom = (name: string): AgentSpec["tools"][number] => ({
       name,
       description: "Asks.",
       inputSchema: `{"type":"object"}`,
+      answerTimeoutMs: 0n,
     },
   },
 });
@@ -332,6 +333,8 @@ describe("calls that need a client", () => {
                 $typeName: "tendon.v1.ToolPolicy",
                 disabled: false,
                 permission: Permission.ALWAYS_ASK,
+                answerTimeoutMs: 0n,
+                timeoutVerdict: Verdict.UNSPECIFIED,
               },
             },
           },

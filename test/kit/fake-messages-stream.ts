@@ -17,7 +17,7 @@ import {
   type WireEvent,
   wholeMessage,
 } from "../../harness/demo-model/messages-wire.ts";
-import type { Answer, Wait } from "./fake-messages-turn.ts";
+import type { Answer, BreakOff, Wait } from "./fake-messages-turn.ts";
 
 const PIECE_CHARS = 16;
 
@@ -66,7 +66,7 @@ class BrokenOff extends Error {
 class CountedBody {
   bytes = 0;
   private readonly response: ServerResponse;
-  private readonly cut: { atByte: number; how: "destroy" | "end" } | undefined;
+  private readonly cut: Extract<BreakOff, { atByte: number }> | undefined;
   private readonly gone: AbortSignal;
 
   constructor(response: ServerResponse, { breakOff }: Answer, gone: AbortSignal) {
@@ -97,6 +97,11 @@ class CountedBody {
   }
 
   private async breakOff(): Promise<never> {
+    if (this.cut?.how === "hold") {
+      this.cut.held();
+      if (!this.gone.aborted) await once(this.gone, "abort");
+      throw new BrokenOff("client_closed");
+    }
     if (this.cut?.how === "end") this.response.end();
     else {
       // What was written has to leave the process before the socket goes.

@@ -21,6 +21,8 @@ interface ToolUseTurn {
 export type BreakOff =
   /** Exactly this many bytes of the body are sent; then the socket closes, or the response ends as if it were whole. */
   | { atByte: number; how: "destroy" | "end" }
+  /** Exactly this many bytes are sent; `held` is told, and nothing more comes until the client goes. */
+  | { atByte: number; how: "hold"; held: () => void }
   /** After this many deltas an `error` event is sent and the response ends. */
   | { afterDeltas: number; errorType: string; message: string };
 

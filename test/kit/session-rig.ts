@@ -21,6 +21,7 @@ import type { EventStore } from "../../server/store/events.ts";
 import { createAgentStore } from "../../server/store/postgres/agents.ts";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
 import { createCheckpointStore } from "../../server/store/postgres/checkpoints.ts";
+import { createClientCallStore } from "../../server/store/postgres/client-calls.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
@@ -130,6 +131,7 @@ export async function startReplica(options: {
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),
     checkpoints,
+    clientCalls: createClientCallStore(pool),
     signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),

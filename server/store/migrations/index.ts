@@ -6,6 +6,7 @@ import { logLife } from "./0004-log-life.ts";
 import { parkedHands } from "./0005-parked-hands.ts";
 import { sessionLoop } from "./0006-session-loop.ts";
 import { tamperEvidence } from "./0007-tamper-evidence.ts";
+import { brains } from "./0008-brains.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -18,4 +19,5 @@ export const migrations: readonly Migration[] = [
   parkedHands,
   sessionLoop,
   tamperEvidence,
+  brains,
 ];

@@ -140,11 +140,17 @@ function encode(items: readonly AppendItem[], waits: boolean): unknown[] {
     sparse.calls.map(({ call }) => call),
     sparse.folds.map(({ event }) => event),
     sparse.folds.map(({ fold }) => (fold.kind === "status" ? fold.status : "")),
-    sparse.folds.map(({ fold }) => (fold.kind === "status" ? fold.stopReason : "")),
+    sparse.folds.map(({ fold }) => (fold.kind === "status" ? fold.stopReason : costText(fold.listCost))),
     sparse.folds.flatMap(({ fold }) => (fold.kind === "usage" ? [...fold.tokens] : [0, 0, 0, 0])),
     sparse.consumed.map(({ event }) => event),
     sparse.consumed.map(({ id }) => id),
   ];
+}
+
+/** As `append_events` takes it, where a status has its stop reason. */
+function costText(cost: Extract<EventFold, { kind: "usage" }>["listCost"]): string {
+  if (cost === undefined) return "";
+  return cost === "unpriced" ? "-" : String(cost.nanoUsd);
 }
 
 /** One list of events for the batch, and what only few of them have, each with its event's number from 1. */

@@ -1,14 +1,12 @@
 /** Leases live in the session's row: the row lock that an append takes is also what an epoch is checked under (E1). */
 import { notFound, TendonError } from "../../../kit/errors.ts";
-import type { AcquiredLease, LeaseStore, WaitingSession } from "../leases.ts";
+import type { AcquiredLease, LeaseStore } from "../leases.ts";
 import { BEATS_WITHIN_MS } from "../replicas.ts";
 import type { Pool } from "./pool.ts";
+import { HAS_WORK, WAITS, waitingSessions } from "./waiting-sessions.ts";
 
-const HAS_WORK = "work_position > rested_position and archived_at is null";
-const WAITS = `${HAS_WORK} and (not_before is null or not_before <= clock_timestamp())
-  and (lease_id is null or lease_expires_at <= clock_timestamp())`;
-const WAITING_COLUMNS = "session_id, workspace_id, silent_deaths, loop";
-const LEASE_COLUMNS = "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths";
+const LEASE_COLUMNS =
+  "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths, barren_deaths";
 const END_LEASE =
   "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = null";
 
@@ -16,15 +14,19 @@ const END_LEASE =
 const SERVER_LIVES = `exists (select from replicas r where r.replica_id = sessions.lease_replica_id
   and r.seen_at > clock_timestamp() - interval '${BEATS_WITHIN_MS} milliseconds')`;
 
-/** How many of each workspace's waiting sessions are looked at to find the fair order. */
-const FAIRNESS_WINDOW = 2_000;
-
-interface WaitingRow {
-  session_id: string;
-  workspace_id: string;
-  silent_deaths: number;
-  loop: string;
-}
+/** What a brain appends before it has got anywhere: these alone do not say that its session can be run. */
+const PROGRESS = [
+  "agent.message",
+  "agent.thinking",
+  "agent.tool_use",
+  "agent.custom_tool_use",
+  "agent.mcp_tool_use",
+  "session.error",
+  "session.status_idle",
+];
+const GOT_ANYWHERE = `exists (select from events e where e.session_id = sessions.session_id
+  and e.type in (${PROGRESS.map((type) => `'${type}'`).join(", ")}) and e.position > lease_head)`;
+const BARREN_DEATHS = `case when ${GOT_ANYWHERE} then 0 else barren_deaths + 1 end`;
 
 interface LeaseRow {
   session_id: string;
@@ -33,33 +35,19 @@ interface LeaseRow {
   lease_epoch: number;
   lease_expires_at: Date;
   silent_deaths: number;
+  barren_deaths: number;
 }
 
 export function createLeaseStore(pool: Pool): LeaseStore {
   return {
-    async findWork(limit) {
-      const { rows } = await pool.query<WaitingRow>(
-        `select session_id, workspace_id, silent_deaths, loop from (
-           select *, row_number() over (partition by workspace_id order by work_since) as turn
-           from (select ${WAITING_COLUMNS}, work_since from sessions where ${WAITS} order by work_since limit ${FAIRNESS_WINDOW}) waiting
-         ) ranked order by turn, work_since limit $1`,
-        [limit],
-      );
-      return rows.map(toWaiting);
-    },
-    async findWaiting(sessionId) {
-      const { rows } = await pool.query<WaitingRow>(
-        `select ${WAITING_COLUMNS} from sessions where session_id = $1 and ${WAITS}`,
-        [sessionId],
-      );
-      return rows[0] && toWaiting(rows[0]);
-    },
+    ...waitingSessions(pool),
     async acquire({ sessionId, leaseId, harnessId, replicaId, ttlMs }) {
       // A lease that is still named here has expired: its holder is gone or hangs, and nobody has counted that yet.
       const { rows } = await pool.query<LeaseRow>(
         `update sessions set
            silent_deaths = case when lease_id is null then silent_deaths when head <> lease_head then 0
              when ${SERVER_LIVES} then silent_deaths + 1 else silent_deaths end,
+           barren_deaths = case when lease_id is null or not ${SERVER_LIVES} then barren_deaths else ${BARREN_DEATHS} end,
            lease_id = $2, lease_epoch = lease_epoch + 1, lease_harness_id = $3, lease_replica_id = $4,
            lease_expires_at = clock_timestamp() + $5 * interval '1 millisecond', lease_head = head, not_before = null
          where session_id = (select session_id from sessions where session_id = $1 and ${WAITS} for no key update skip locked)
@@ -110,20 +98,22 @@ function endings(
   pool: Pool,
 ): Pick<LeaseStore, "release" | "free" | "withdraw" | "wake" | "giveUp" | "findAbandoned"> {
   return {
-    async release({ leaseId, restedPosition, retryAfterMs }) {
+    async release({ leaseId, restedPosition, retryAfterMs, answersDueAfterMs }) {
       const { rows } = await pool.query<{ has_work: boolean }>(
-        `update sessions set ${END_LEASE}, silent_deaths = 0,
+        `update sessions set ${END_LEASE}, silent_deaths = 0, barren_deaths = 0,
            rested_position = greatest(rested_position, coalesce($2, rested_position)),
-           not_before = case when $3::bigint is null then null else clock_timestamp() + $3 * interval '1 millisecond' end
+           not_before = case when $3::bigint is null then null else clock_timestamp() + $3 * interval '1 millisecond' end,
+           answers_due_at = clock_timestamp() + $4::bigint * interval '1 millisecond'
          where lease_id = $1 returning ${HAS_WORK} as has_work`,
-        [leaseId, restedPosition ?? null, retryAfterMs ?? null],
+        [leaseId, restedPosition ?? null, retryAfterMs ?? null, answersDueAfterMs ?? null],
       );
       return { released: rows.length > 0, hasWork: rows[0]?.has_work ?? false };
     },
     async free({ leaseId, replicaId, crashed }) {
       const { rows } = await pool.query<{ session_id: string }>(
         `update sessions set ${END_LEASE},
-           silent_deaths = case when not $3 then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end
+           silent_deaths = case when not $3 then silent_deaths when head = lease_head then silent_deaths + 1 else 0 end,
+           barren_deaths = case when not $3 then barren_deaths else ${BARREN_DEATHS} end
          where lease_id = $1 and lease_replica_id = $2 returning session_id`,
         [leaseId, replicaId, crashed],
       );
@@ -151,7 +141,7 @@ function endings(
     },
     async giveUp(sessionId) {
       await pool.query(
-        `update sessions set rested_position = work_position, silent_deaths = 0 where session_id = $1`,
+        `update sessions set rested_position = work_position, silent_deaths = 0, barren_deaths = 0 where session_id = $1`,
         [sessionId],
       );
     },
@@ -166,15 +156,6 @@ function endings(
   };
 }
 
-function toWaiting(row: WaitingRow): WaitingSession {
-  return {
-    sessionId: row.session_id,
-    workspaceId: row.workspace_id,
-    loop: row.loop,
-    silentDeaths: row.silent_deaths,
-  };
-}
-
 function toLease(row: LeaseRow): AcquiredLease {
   return {
     sessionId: row.session_id,
@@ -183,5 +164,6 @@ function toLease(row: LeaseRow): AcquiredLease {
     epoch: BigInt(row.lease_epoch),
     expiresAt: row.lease_expires_at,
     silentDeaths: row.silent_deaths,
+    barrenDeaths: row.barren_deaths,
   };
 }

@@ -53,6 +53,8 @@ interface SessionRow {
   cache_read_input_tokens: number;
   cache_creation_input_tokens: number;
   model_requests: number;
+  list_cost_nano_usd: number;
+  unpriced_requests: number;
   has_work: boolean;
   chain_hash: string | null;
   chain_origin: string;
@@ -62,6 +64,7 @@ const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environme
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
+  list_cost_nano_usd, unpriced_requests,
   work_position > rested_position and archived_at is null as has_work, encode(chain_hash, 'hex') as chain_hash, chain_origin`;
 
 function toRecord(row: SessionRow): SessionRecord {
@@ -89,6 +92,8 @@ function toRecord(row: SessionRow): SessionRecord {
     cacheReadInputTokens: row.cache_read_input_tokens,
     cacheCreationInputTokens: row.cache_creation_input_tokens,
     modelRequests: row.model_requests,
+    listCostNanoUsd: row.list_cost_nano_usd,
+    unpricedRequests: row.unpriced_requests,
     hasWork: row.has_work,
     chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };

@@ -5,6 +5,7 @@ import { createApiKeyStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
 import { createBlobStore } from "./blobs.ts";
 import { createCheckpointStore } from "./checkpoints.ts";
+import { createClientCallStore } from "./client-calls.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
@@ -35,6 +36,7 @@ export function createPostgresStore(pool: Pool): Store {
     audit: createAuditStore(pool),
     blobs: createBlobStore(pool),
     checkpoints: createCheckpointStore(pool),
+    clientCalls: createClientCallStore(pool),
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),

@@ -15,6 +15,7 @@ import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
 import { timeField } from "./timestamps.ts";
 import { inTransaction, translateViolation } from "./transaction.ts";
+import { workspaceUsage } from "./workspace-usage.ts";
 
 interface Row {
   workspace_id: string;
@@ -102,6 +103,7 @@ export function createWorkspaceStore(pool: Pool): WorkspaceStore {
       );
       return rows.map((row) => row.session_id);
     },
+    usage: (workspaceId) => workspaceUsage(pool, workspaceId),
   };
 }
 

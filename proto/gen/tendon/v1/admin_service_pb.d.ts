@@ -5,6 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { Usage } from "./session_pb.js";
 
 /**
  * Describes the file tendon/v1/admin_service.proto.
@@ -1233,6 +1234,53 @@ export declare type StopSessionsResponse = Message<"tendon.v1.StopSessionsRespon
 export declare const StopSessionsResponseSchema: GenMessage<StopSessionsResponse>;
 
 /**
+ * GetWorkspaceUsage.
+ *
+ * @generated from message tendon.v1.GetWorkspaceUsageRequest
+ */
+export declare type GetWorkspaceUsageRequest = Message<"tendon.v1.GetWorkspaceUsageRequest"> & {
+  /**
+   * Workspace; empty means the caller's own, or the default one.
+   *
+   * @generated from field: string workspace_id = 1;
+   */
+  workspaceId: string;
+};
+
+/**
+ * Describes the message tendon.v1.GetWorkspaceUsageRequest.
+ * Use `create(GetWorkspaceUsageRequestSchema)` to create a new message.
+ */
+export declare const GetWorkspaceUsageRequestSchema: GenMessage<GetWorkspaceUsageRequest>;
+
+/**
+ * GetWorkspaceUsage.
+ *
+ * @generated from message tendon.v1.GetWorkspaceUsageResponse
+ */
+export declare type GetWorkspaceUsageResponse = Message<"tendon.v1.GetWorkspaceUsageResponse"> & {
+  /**
+   * What all of its sessions together have used since the workspace was made.
+   *
+   * @generated from field: tendon.v1.Usage usage = 1;
+   */
+  usage?: Usage | undefined;
+
+  /**
+   * Sessions that there are now, archived ones included.
+   *
+   * @generated from field: int64 sessions = 2;
+   */
+  sessions: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.GetWorkspaceUsageResponse.
+ * Use `create(GetWorkspaceUsageResponseSchema)` to create a new message.
+ */
+export declare const GetWorkspaceUsageResponseSchema: GenMessage<GetWorkspaceUsageResponse>;
+
+/**
  * Who a key speaks for.
  *
  * @generated from enum tendon.v1.Role
@@ -1503,6 +1551,21 @@ export declare const AdminService: GenService<{
     methodKind: "unary";
     input: typeof ListAuditEntriesRequestSchema;
     output: typeof ListAuditEntriesResponseSchema;
+  },
+  /**
+   * Says what a workspace has used: the sum over its sessions and over those that are erased by now.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND.
+   * Callers: admin.
+   *
+   * @generated from rpc tendon.v1.AdminService.GetWorkspaceUsage
+   */
+  getWorkspaceUsage: {
+    methodKind: "unary";
+    input: typeof GetWorkspaceUsageRequestSchema;
+    output: typeof GetWorkspaceUsageResponseSchema;
   },
   /**
    * Interrupts every running session of the workspace, or of the installation, within 10 s.

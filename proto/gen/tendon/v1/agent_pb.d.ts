@@ -148,6 +148,13 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
    * @generated from field: map<string, string> metadata = 10;
    */
   metadata: { [key: string]: string };
+
+  /**
+   * What becomes of calls that run when a client interrupts.
+   *
+   * @generated from field: tendon.v1.OnInterrupt on_interrupt = 11;
+   */
+  onInterrupt: OnInterrupt;
 };
 
 /**
@@ -328,6 +335,21 @@ export declare type ToolPolicy = Message<"tendon.v1.ToolPolicy"> & {
    * @generated from field: tendon.v1.Permission permission = 2;
    */
   permission: Permission;
+
+  /**
+   * With always ask: milliseconds that a client has to answer, from the moment at which the session is idle and says that
+   * it waits, at most 30 days; 0 means for ever. Found within seconds.
+   *
+   * @generated from field: int64 answer_timeout_ms = 3;
+   */
+  answerTimeoutMs: bigint;
+
+  /**
+   * The answer when nobody has given one by then.
+   *
+   * @generated from field: tendon.v1.Verdict timeout_verdict = 4;
+   */
+  timeoutVerdict: Verdict;
 };
 
 /**
@@ -362,6 +384,13 @@ export declare type CustomTool = Message<"tendon.v1.CustomTool"> & {
    * @generated from field: string input_schema = 3;
    */
   inputSchema: string;
+
+  /**
+   * Milliseconds that a client has to answer, as in ToolPolicy; then the call gets an error result. 0 means for ever.
+   *
+   * @generated from field: int64 answer_timeout_ms = 4;
+   */
+  answerTimeoutMs: bigint;
 };
 
 /**
@@ -399,6 +428,39 @@ export declare type McpServer = Message<"tendon.v1.McpServer"> & {
 export declare const McpServerSchema: GenMessage<McpServer>;
 
 /**
+ * What becomes of calls that run when a client interrupts. Each has its result at once or soon, in either case.
+ *
+ * @generated from enum tendon.v1.OnInterrupt
+ */
+export enum OnInterrupt {
+  /**
+   * Same as cancel calls.
+   *
+   * @generated from enum value: ON_INTERRUPT_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * They are cancelled: their processes are killed, and their results say what really happened.
+   *
+   * @generated from enum value: ON_INTERRUPT_CANCEL_CALLS = 1;
+   */
+  CANCEL_CALLS = 1,
+
+  /**
+   * They go on in their hands, up to their time limits. Their results say so, and nobody is told how they end.
+   *
+   * @generated from enum value: ON_INTERRUPT_LEAVE_CALLS = 2;
+   */
+  LEAVE_CALLS = 2,
+}
+
+/**
+ * Describes the enum tendon.v1.OnInterrupt.
+ */
+export declare const OnInterruptSchema: GenEnum<OnInterrupt>;
+
+/**
  * When messages that arrive during a turn are taken in.
  *
  * @generated from enum tendon.v1.QueuedMessages
@@ -430,6 +492,39 @@ export enum QueuedMessages {
  * Describes the enum tendon.v1.QueuedMessages.
  */
 export declare const QueuedMessagesSchema: GenEnum<QueuedMessages>;
+
+/**
+ * A word on a call.
+ *
+ * @generated from enum tendon.v1.Verdict
+ */
+export enum Verdict {
+  /**
+   * Same as deny.
+   *
+   * @generated from enum value: VERDICT_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The call does not run, and the model is told why.
+   *
+   * @generated from enum value: VERDICT_DENY = 1;
+   */
+  DENY = 1,
+
+  /**
+   * The call runs.
+   *
+   * @generated from enum value: VERDICT_ALLOW = 2;
+   */
+  ALLOW = 2,
+}
+
+/**
+ * Describes the enum tendon.v1.Verdict.
+ */
+export declare const VerdictSchema: GenEnum<Verdict>;
 
 /**
  * Who says yes to a call.

@@ -231,6 +231,14 @@ export declare type ReleaseLease = Message<"tendon.v1.ReleaseLease"> & {
    * @generated from field: int64 position = 4;
    */
   position: bigint;
+
+  /**
+   * With idle: when this much time has passed, calls that wait for a client get the answers that their events name for
+   * that case. Unset: nothing is answered but by clients.
+   *
+   * @generated from field: google.protobuf.Duration answers_due_after = 5;
+   */
+  answersDueAfter?: Duration | undefined;
 };
 
 /**

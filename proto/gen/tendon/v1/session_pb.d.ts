@@ -253,6 +253,21 @@ export declare type Usage = Message<"tendon.v1.Usage"> & {
    * @generated from field: int64 active_ms = 6;
    */
   activeMs: bigint;
+
+  /**
+   * What the requests cost by their models' list prices, in thousand-millionths of a US dollar. Not a bill: no discounts,
+   * no premiums, nothing for what failed.
+   *
+   * @generated from field: int64 list_cost_nano_usd = 7;
+   */
+  listCostNanoUsd: bigint;
+
+  /**
+   * Requests whose model has no list price; they are not part of `list_cost_nano_usd`.
+   *
+   * @generated from field: int64 unpriced_requests = 8;
+   */
+  unpricedRequests: bigint;
 };
 
 /**
