@@ -15,6 +15,8 @@ const BATCH = 64;
 const LOW_STOCK = 24;
 /** A pipe that its foreground is done with ends by itself at once, unless something in the background holds it. */
 const END_BY_ITSELF_WITHIN_MS = 10;
+/** For output on its way, where no mark could be put behind it. */
+const UNMARKED_AFTER_MS = 200;
 /** Pipes that background processes still hold, read and dropped inside. The oldest is let go beyond that. */
 const MAX_HELD_PIPES = 64;
 
@@ -36,6 +38,8 @@ interface Reading {
   isHeld: boolean;
   /** Resolves when it is over, or read up to the mark. */
   readonly heard: Promise<void>;
+  /** Ends what its reader sees. */
+  end(): void;
 }
 
 export class CallPipes {
@@ -76,6 +80,7 @@ export class CallPipes {
       mark,
       isOver: false,
       isHeld: false,
+      end: () => pipe.end(),
       heard: new Promise((resolve) => {
         onHeard = resolve;
       }),
@@ -122,11 +127,16 @@ export class CallPipes {
     if (reading.isOver) return { held: false };
     // In the background, as an orphan: a pipe that is full takes the mark only when its reader goes on.
     const write = `( { printf '\\001%s m\\001' ${mark} 1<>${quote(path)}; } & )`;
-    await order(write).catch(() => {});
-    await heard;
+    const isMarked = await order(write).then(
+      ({ code }) => code === 0,
+      () => false,
+    );
+    // Without a mark, what was heard by now is all that can be said.
+    await (isMarked ? heard : this.options.clock.sleep(UNMARKED_AFTER_MS));
     if (!reading.isOver) await this.options.clock.sleep(END_BY_ITSELF_WITHIN_MS);
     if (reading.isOver) return { held: false };
     reading.isHeld = true;
+    reading.end();
     await this.dropRest(path).catch(() => {});
     pool.drop(lane);
     return { held: true };

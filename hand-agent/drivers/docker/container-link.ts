@@ -18,6 +18,7 @@ export interface ContainerLinkOptions {
   readonly engine: Engine;
   readonly containerId: string;
   readonly workdir: string;
+  readonly processLimit: number;
   readonly outputsDir: string;
   /** A directory of the hand's own, for named pipes. */
   readonly pipesDir: string;
@@ -117,6 +118,7 @@ export class ContainerLink {
     return ProgramRun.start(lane, spec, {
       env,
       cwd: spec.cwd ?? this.options.workdir,
+      processLimit: this.options.processLimit,
       kill: async (pid) => void (await this.order(`kill -9 ${pid} 2>/dev/null`)),
       endOfLost: () => this.endOfLostProgram(),
     });

@@ -10,6 +10,7 @@ import {
   OUTPUTS_DIR,
   PIPES_DIR,
   planContainer,
+  processLimitOf,
   UNIT_VARIABLE,
 } from "./container-plan.ts";
 import { type Engine, EngineError } from "./engine.ts";
@@ -139,6 +140,7 @@ export class ContainerMaker {
           engine,
           containerId,
           workdir: unit.recipe.workdir,
+          processLimit: processLimitOf(unit.recipe),
           outputsDir: OUTPUTS_DIR,
           pipesDir: PIPES_DIR,
           clock,

@@ -27,6 +27,10 @@ const MIB = 1024 * 1024;
 /** Where an environment says nothing. */
 export const DEFAULT_LIMITS = { memoryBytes: 2048 * MIB, processes: 1024, tmpBytes: 512 * MIB } as const;
 const PIPES_BYTES = MIB;
+/** Processes that the agent has in a container: lanes, and what they run. They are not taken from the hand's limit. */
+const OUR_PROCESSES = 8;
+/** Above all that programs of the hand may start, so that a hand that has used up its processes can still be helped. */
+const SPARE_PROCESSES = 32;
 /** Before others when the machine has no memory left. */
 const OOM_SCORE = 500;
 /** Numbers that images rarely give to users, mapped also where an engine remaps 65,536 of them. */
@@ -71,6 +75,11 @@ export function volumesOf(
   if (!`${workdir}/`.startsWith(`${HAND_DIR}/`))
     volumes.push({ name: `tendon-${unit}-work`, target: workdir });
   return volumes;
+}
+
+/** What programs of the hand are told by their user's limit; the container's own is a little higher. */
+export function processLimitOf({ limits }: ContainerRecipe): number {
+  return (limits.processes ?? DEFAULT_LIMITS.processes) + OUR_PROCESSES;
 }
 
 export function planContainer(recipe: ContainerRecipe, options: PlanOptions): ContainerCreateOptions {
@@ -118,7 +127,7 @@ export function planContainer(recipe: ContainerRecipe, options: PlanOptions): Co
       Privileged: false,
       Memory: memory,
       MemorySwap: memory,
-      PidsLimit: limits.processes ?? DEFAULT_LIMITS.processes,
+      PidsLimit: processLimitOf(recipe) + SPARE_PROCESSES,
       ...(limits.cpus === undefined ? {} : { NanoCpus: Math.round(limits.cpus * 1e9) }),
       ...(recipe.runtime === undefined ? {} : { Runtime: recipe.runtime }),
       OomScoreAdj: OOM_SCORE,

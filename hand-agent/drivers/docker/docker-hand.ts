@@ -133,7 +133,15 @@ export class DockerHand implements Hand {
 
   async callProcesses(callId?: string): Promise<ProcessInfo[]> {
     const link = await this.running();
-    return link === undefined ? [] : link.processes.list(callId);
+    if (link === undefined) return [];
+    try {
+      return await link.processes.list(callId);
+    } catch (error) {
+      if (!link.isOpen) return [];
+      // Where nobody can look any more, nothing may run on unseen.
+      this.options.log.warn({ err: error, hand: this.id }, "a container's processes could not be listed");
+      return (await this.killAll(link, [])).left;
+    }
   }
 
   /** Where killing one by one does not get there, the container is ended: nothing of the call may outlive this. */

@@ -7,6 +7,8 @@ import { quote } from "./lane-script.ts";
 export interface ProgramRunOptions {
   readonly env: Readonly<Record<string, string>>;
   readonly cwd: string;
+  /** For this program and what it starts, counted by user. */
+  readonly processLimit: number;
   readonly kill: (pid: number) => Promise<void>;
   /** The connection broke off before the program's end was told. */
   readonly endOfLost: () => Promise<ExitStatus>;
@@ -124,10 +126,17 @@ export class ProgramRun implements RunningProcess {
 }
 
 /** The program is a child of the lane, so that its status is told; the lane leaves after it and runs nothing else. */
-function scriptOf(spec: ExecSpec, { env, cwd }: ProgramRunOptions): string {
+function scriptOf(spec: ExecSpec, { env, cwd, processLimit }: ProgramRunOptions): string {
   const variables = Object.entries(env).map(([name, value]) => `export ${name}=${quote(value)}`);
   const directory = quote(cwd);
-  const steps = [`cd -- ${directory} || exit 126`, ...variables, `exec ${spec.argv.map(quote).join(" ")}`];
+  const steps = [
+    // Shells do not agree on the letter; with the wrong one they fail and go on.
+    `{ ulimit -p ${processLimit} || ulimit -u ${processLimit}; } 2>/dev/null`,
+    `cd -- ${directory} || exit 126`,
+    "unset TENDON_LANE",
+    ...variables,
+    `exec ${spec.argv.map(quote).join(" ")}`,
+  ];
   const input = spec.stdin ? "<&3" : "</dev/null";
   return `{ ${steps.join("; ")}; } ${input} 3<&- & P=$!; say p $P; wait $P 2>/dev/null; C=$?; say x $C; say x $C >&2; exit 0`;
 }
