@@ -1,7 +1,7 @@
 /** The whole agent as one service: builds its parts, takes up what an earlier life left, and keeps the connection. */
 import type { Clock } from "../kit/clock.ts";
 import { type Connection as Dialled, type DialOptions, dial } from "../kit/dial/dial.ts";
-import { messageOf } from "../kit/errors.ts";
+import { isTendonError, messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { StartupError } from "../kit/program.ts";
@@ -25,6 +25,7 @@ import {
   revokedText,
 } from "./identity.ts";
 import { Journal } from "./journal.ts";
+import { proxyRefusal } from "./proxy-refusal.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
 import { Connection, type Tunnel } from "./tunnel/connection.ts";
@@ -205,9 +206,16 @@ export class HandAgent implements Service {
     });
     return {
       run: async (onStanding) => {
-        stood = onStanding;
+        let hasStood = false;
+        stood = () => {
+          hasStood = true;
+          onStanding();
+        };
         try {
-          return await connection.run();
+          const outcome = await connection.run();
+          if (outcome.kind !== "broken" || hasStood) return outcome;
+          const refusal = await proxyRefusal(this.options);
+          return refusal === undefined ? outcome : { kind: "broken", detail: refusal };
         } finally {
           this.tunnel = undefined;
           stopRenewing();
@@ -291,6 +299,9 @@ export class HandAgent implements Service {
     try {
       const client = dialled.client(HandAgentService);
       return await enroll({ client, key, joinToken, name, labels, dataDir, serverUrl: url });
+    } catch (error) {
+      const refusal = isTendonError(error, "UNAVAILABLE") ? await proxyRefusal(this.options) : undefined;
+      throw refusal === undefined ? error : new Error(refusal);
     } finally {
       dialled.close();
     }

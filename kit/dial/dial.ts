@@ -9,6 +9,7 @@ import { messageOf, TendonError } from "../errors.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
 import { type Client, createClient, OpenCalls } from "../rpc/client.ts";
 import { type ProxySettings, proxyFor } from "./proxy-rules.ts";
+import { systemAuthorities } from "./system-authorities.ts";
 
 export interface DialOptions {
   /** "http://host:port" or "https://host:port"; without a port, 80 or 443. */
@@ -115,7 +116,7 @@ export function parseServerUrl(text: string): { host: string; port: number; secu
 
 function channelCredentials({ caFile, clientCertificate }: DialOptions, secure: boolean, host: string) {
   if (!secure) return credentials.createInsecure();
-  const ca = caFile === undefined ? null : readPem(caFile);
+  const ca = caFile === undefined ? systemAuthorities() : readPem(caFile);
   const key = clientCertificate === undefined ? null : readPem(clientCertificate.keyFile);
   const certificate = clientCertificate === undefined ? null : readPem(clientCertificate.certFile);
   if (!isIpAddress(host)) return credentials.createSsl(ca, key, certificate);

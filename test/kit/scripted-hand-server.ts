@@ -9,6 +9,7 @@ import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { systemClock } from "../../kit/clock.ts";
 import { TendonError } from "../../kit/errors.ts";
 import { type Listener, listen } from "../../kit/listen/listen.ts";
+import type { TlsFiles } from "../../kit/listen/tls-files.ts";
 import { createLogger } from "../../kit/log.ts";
 import { Outbox } from "../../kit/outbox.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
@@ -93,6 +94,7 @@ export interface ScriptedOptions {
   port?: number;
   /** That its welcome names; default 1. */
   protocolVersion?: number;
+  tls?: TlsFiles;
 }
 
 export class ScriptedHandServer {
@@ -148,6 +150,7 @@ export class ScriptedHandServer {
       host: "127.0.0.1",
       port: this.options.port ?? 0,
       h2c: "auto",
+      tls: this.options.tls,
       grpcServer,
       httpHandler: (_request, response) => void response.end(),
       log,
