@@ -20,6 +20,7 @@ export interface SwarmOrder {
 const AT_ONCE = 20;
 
 const lines = createInterface({ input: process.stdin });
+lines.on("close", () => process.exit(0));
 const order = JSON.parse((await lines[Symbol.asyncIterator]().next()).value ?? "") as SwarmOrder;
 const log = createLogger("swarm", "error");
 const agents = Array.from(
@@ -47,4 +48,3 @@ const start = async () => {
 };
 await Promise.all(Array.from({ length: AT_ONCE }, start));
 process.stdout.write(`{"started":${agents.length}}\n`);
-lines.on("close", () => process.exit(0));

@@ -24,12 +24,14 @@ export interface PlatformOptions {
   programs?: readonly Exclude<ProgramName, "server">[];
   /** More variables for a program. Without a model key here the demo model answers. */
   env?: Partial<Record<ProgramName, Readonly<Record<string, string>>>>;
+  /** The server speaks TLS with this certificate, and everybody trusts that authority. */
+  tls?: { readonly caFile: string; readonly certFile: string; readonly keyFile: string };
   /** A directory of the caller's, which `stop` keeps; default is a new one that `stop` removes. */
   dataDir?: string;
 }
 
 export interface Platform {
-  /** "http://127.0.0.1:port" */
+  /** "http://127.0.0.1:port", with TLS "https://…" */
   readonly url: string;
   /** "127.0.0.1:port" */
   readonly address: string;
@@ -86,7 +88,7 @@ class TestPlatform implements Platform {
   }
 
   get url(): string {
-    return `http://${this.address}`;
+    return `${this.options.tls === undefined ? "http" : "https"}://${this.address}`;
   }
 
   program(name: ProgramName): RunningProgram {
@@ -96,7 +98,8 @@ class TestPlatform implements Platform {
   }
 
   client<S extends DescService>(service: S): Client<S> {
-    this.connection ??= dial({ url: this.url, token: () => this.adminKey, proxy: {} });
+    const { url, options } = this;
+    this.connection ??= dial({ url, caFile: options.tls?.caFile, token: () => this.adminKey, proxy: {} });
     return this.connection.client(service);
   }
 
@@ -137,10 +140,21 @@ class TestPlatform implements Platform {
   }
 
   private async environmentOf(name: ProgramName): Promise<Record<string, string>> {
+    const { tls } = this.options;
+    const trust: Record<string, string> = tls === undefined ? {} : { TENDON_CA_FILE: tls.caFile };
+    return { ...trust, ...(await this.ownEnvironmentOf(name)) };
+  }
+
+  private async ownEnvironmentOf(name: ProgramName): Promise<Record<string, string>> {
+    const { tls } = this.options;
     switch (name) {
       case "server":
-        // A server that is started again is where the others look for it.
-        return { TENDON_DATA_DIR: this.dataDir, TENDON_PORT: String(this.port) };
+        return {
+          TENDON_DATA_DIR: this.dataDir,
+          // A server that is started again is where the others look for it.
+          TENDON_PORT: String(this.port),
+          ...(tls && { TENDON_TLS_CERT: tls.certFile, TENDON_TLS_KEY: tls.keyFile }),
+        };
       case "harness":
         return { TENDON_URL: this.url, TENDON_HARNESS_KEY_FILE: join(this.dataDir, "harness.key") };
       case "mcp-proxy":
@@ -151,7 +165,11 @@ class TestPlatform implements Platform {
           TENDON_PROXY_PORT: "0",
         };
       case "hand-agent": {
-        const { secret } = await this.client(AdminService).createJoinToken({}, { deadlineMs: 10_000 });
+        // The server may just be coming back.
+        const { secret } = await eventually(
+          () => this.client(AdminService).createJoinToken({}, { deadlineMs: 10_000 }),
+          { withinMs: READY_WITHIN_MS },
+        );
         return {
           TENDON_URL: this.url,
           TENDON_JOIN_TOKEN: secret,
@@ -169,7 +187,8 @@ class TestPlatform implements Platform {
       this.adminKey =
         this.options.env?.server?.TENDON_ADMIN_KEY ??
         (await readFile(join(this.dataDir, "admin.key"), "utf8")).trim();
-      await eventually(async () => (await fetch(`${this.url}/readyz`)).ok, within);
+      // Its key stands in its database, so whoever answers this is ready.
+      await eventually(() => this.client(AdminService).getStatus({}, { deadlineMs: 5_000 }), within);
       return;
     }
     const admin = this.client(AdminService);
