@@ -166,21 +166,30 @@ begin
   -- Taken under the locks, so times never go back along a session's positions.
   append_time := date_trunc('milliseconds', clock_timestamp());
 
-  -- What the log knows of these events: themselves, other answers to the same calls, calls.
+  -- What the log knows of these events: themselves, other answers to the same calls, calls. One index alone gives each of
+  -- the orders that are asked for here: without statistics, in a new database, any that begins with the session would do,
+  -- and be read along the whole log.
   select array_agg(u.n), array_agg(e.position), array_agg(e.type = u.type and e.thread_id = u.thread and e.payload = u.payload
         and e.internal is not distinct from u.internal)
     into k_event, k_position, k_same
     from unnest(e_session, e_id, e_type, e_thread, e_payload, e_internal) with ordinality
         as u(session, id, type, thread, payload, internal, n)
-      join events e on e.session_id = u.session and e.event_id = u.id;
+      cross join lateral (
+        select * from events where session_id = u.session and event_id >= u.id and event_id <= u.id order by event_id limit 1
+      ) e;
   if cardinality(a_event) > 0 then
     select array_agg(u.n), array_agg(e.position), array_agg(e.event_id) into r_event, r_position, r_id
-      from unnest(a_event) as u(n) join events e on e.session_id = e_session[u.n] and e.answers = e_answers[u.n];
+      from unnest(a_event) as u(n) cross join lateral (
+        select * from events where session_id = e_session[u.n] and answers >= e_answers[u.n] and answers <= e_answers[u.n]
+          order by answers limit 1
+      ) e;
   end if;
   if cardinality(p_event) > 0 then
     select array_agg(u.n) into m_event
-      from unnest(p_event, p_call) as u(n, call) left join events e on e.session_id = e_session[u.n] and e.event_id = u.call
-        and e.type in ('agent.tool_use', 'agent.mcp_tool_use', 'agent.custom_tool_use')
+      from unnest(p_event, p_call) as u(n, call) left join lateral (
+        select * from events where session_id = e_session[u.n] and event_id >= u.call and event_id <= u.call
+          order by event_id limit 1
+      ) e on e.type in ('agent.tool_use', 'agent.mcp_tool_use', 'agent.custom_tool_use')
       where e.position is null;
   end if;
   any_found := k_event is not null or r_event is not null or m_event is not null;
@@ -357,7 +366,7 @@ begin
       or (a_epoch > 0 and (s.lease_id is distinct from a_lease or s.lease_epoch <> a_epoch)) then
     return null;
   end if;
-  perform 1 from events where session_id = a_session and event_id = a_id;
+  perform 1 from events where session_id = a_session and event_id >= a_id and event_id <= a_id order by event_id limit 1;
   if found then
     return null;
   end if;
@@ -395,7 +404,7 @@ begin
   if not found then
     return;
   end if;
-  perform 1 from events where session_id = c_session and answers = e_answers;
+  perform 1 from events where session_id = c_session and answers >= e_answers and answers <= e_answers order by answers limit 1;
   if found then
     return;
   end if;
