@@ -232,8 +232,11 @@ describe("programs started by themselves", () => {
         .map(({ command }) => command)
         .join(),
     ).not.toContain(secret);
-    agent.child.kill("SIGTERM");
-    expect(await agent.ended()).toMatchObject({ code: 0 });
+    const { hand_agents } = await json<{ hand_agents: { id: string; name: string }[] }>("hand-agent", "list");
+    const { id } = hand_agents.find(({ name }) => name === "second")!;
+    const revoked = await installation.tendon(["hand-agent", "revoke", id]);
+    expect(revoked).toMatchObject({ code: 0, stdout: `${id} is revoked\n` });
+    expect(await agent.ended()).toMatchObject({ code: 3 });
   }, 60_000);
 
   test.each([[["server"]], [["harness"]], [["mcp-proxy"]], [["hand-agent", "run"]]])(
