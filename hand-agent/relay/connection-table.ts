@@ -34,36 +34,40 @@ export class ConnectionBudget {
 
 export class RelayConnection {
   readonly client: Socket;
-  /** Where it leads at the moment; over one HTTP connection one after the other. */
-  upstream: Socket | undefined;
+  /** Where it leads at the moment; requests over one HTTP connection lead to one place each. */
+  private readonly upstreams = new Set<Socket>();
   private bytesSeen = 0;
   private quietSinceMs: number;
 
   constructor(client: Socket, nowMs: number) {
     this.client = client;
     this.quietSinceMs = nowMs;
+    client.once("close", () => this.destroy());
+  }
+
+  add(upstream: Socket): void {
+    this.upstreams.add(upstream);
+    upstream.once("close", () => this.upstreams.delete(upstream));
   }
 
   destroy(): void {
     this.client.destroy();
-    this.upstream?.destroy();
+    for (const upstream of this.upstreams) upstream.destroy();
   }
 
   isStale(nowMs: number, limits: ConnectionLimits): boolean {
-    const { client, upstream } = this;
-    const bytes =
-      client.bytesRead + client.bytesWritten + (upstream?.bytesRead ?? 0) + (upstream?.bytesWritten ?? 0);
+    const sockets = [this.client, ...this.upstreams];
+    const bytes = sockets.reduce((sum, { bytesRead, bytesWritten }) => sum + bytesRead + bytesWritten, 0);
     if (bytes !== this.bytesSeen) {
       this.bytesSeen = bytes;
       this.quietSinceMs = nowMs;
     }
-    return nowMs - this.quietSinceMs > this.allowedMs(limits);
+    return nowMs - this.quietSinceMs > this.allowedMs(sockets, limits);
   }
 
-  private allowedMs({ requestMs, idleMs, halfOpenMs }: ConnectionLimits): number {
-    const { client, upstream } = this;
-    if (upstream === undefined) return requestMs;
-    return client.readableEnded || upstream.readableEnded ? halfOpenMs : idleMs;
+  private allowedMs(sockets: readonly Socket[], { requestMs, idleMs, halfOpenMs }: ConnectionLimits): number {
+    if (this.upstreams.size === 0) return requestMs;
+    return sockets.some(({ readableEnded }) => readableEnded) ? halfOpenMs : idleMs;
   }
 }
 
@@ -94,7 +98,6 @@ export class ConnectionTable {
     client.once("close", () => {
       this.connections.delete(client);
       this.budget.give();
-      connection.upstream?.destroy();
       this.bytesOfClosed.out += client.bytesRead;
       this.bytesOfClosed.in += client.bytesWritten;
     });

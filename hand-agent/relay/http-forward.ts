@@ -38,13 +38,7 @@ export async function forwardRequest(options: {
     createConnection: () => upstream,
     method: request.method ?? "GET",
     path,
-    headers: [
-      ...endToEnd(request),
-      "Host",
-      host,
-      "Connection",
-      "close",
-    ] as unknown as http.OutgoingHttpHeaders,
+    headers: headersFor(request, host) as unknown as http.OutgoingHttpHeaders,
     setHost: false,
     maxHeaderSize: MAX_HEADER_BYTES,
   });
@@ -64,8 +58,18 @@ export async function forwardRequest(options: {
     const { code } = error as NodeJS.ErrnoException;
     throw new RelayRefusal("unreachable", `${host} did not answer: ${code ?? "no HTTP"}`);
   }
-  response.writeHead(answer.statusCode ?? 502, answer.statusMessage, endToEnd(answer));
+  try {
+    response.writeHead(answer.statusCode ?? 502, answer.statusMessage, endToEnd(answer));
+  } catch {
+    throw new RelayRefusal("unreachable", `${host} answered with what is no HTTP`);
+  }
   await pipeline(answer, response).catch(() => response.destroy());
+}
+
+function headersFor(request: http.IncomingMessage, host: string): string[] {
+  // A body of unknown length is framed anew, with whatever method it comes.
+  const framing = request.headers["transfer-encoding"] === undefined ? [] : ["Transfer-Encoding", "chunked"];
+  return [...endToEnd(request), "Host", host, "Connection", "close", ...framing];
 }
 
 /** Name, value, name, value, as they came, without what is for the relay alone. */

@@ -6,7 +6,7 @@ import type { Logger } from "../../kit/log.ts";
 import { ByteSource } from "./byte-source.ts";
 import { type ConnectionBudget, type ConnectionLimits, ConnectionTable } from "./connection-table.ts";
 import { DenialLog } from "./denial-log.ts";
-import { hostText, parseHost, parseTarget, type Target } from "./host-name.ts";
+import { parseHost, parseTarget, type Target } from "./host-name.ts";
 import type { HostPolicy } from "./host-policy.ts";
 import { forwardRequest, MAX_HEADER_BYTES } from "./http-forward.ts";
 import type { Outbound } from "./outbound.ts";
@@ -145,9 +145,10 @@ export class RelayServer implements Relay {
       /^http:\/\/([^/?#]*)([/?][^#]*)?(?:#.*)?$/i.exec(request.url ?? "") ?? [];
     const target = parseTarget(authority, 80);
     const { socket } = request;
+    let upstream: Socket | undefined;
     try {
       if (target === undefined) throw badTarget();
-      const upstream = await this.connect(target, socket);
+      upstream = await this.connect(target, socket);
       const toServer = path.startsWith("?") ? `/${path}` : path;
       await forwardRequest({ request, response, upstream, host: authority, path: toServer });
     } catch (error) {
@@ -161,9 +162,7 @@ export class RelayServer implements Relay {
       });
       response.end(`${refusal.message}\n`);
     } finally {
-      const connection = this.table.of(socket);
-      connection?.upstream?.destroy();
-      if (connection !== undefined) connection.upstream = undefined;
+      upstream?.destroy();
     }
   }
 
@@ -180,7 +179,7 @@ export class RelayServer implements Relay {
         upstream.destroy();
         throw new RelayRefusal("unreachable", "the program has gone");
       }
-      connection.upstream = upstream;
+      connection.add(upstream);
       return upstream;
     } finally {
       client.off("close", onClose);
@@ -211,10 +210,10 @@ export class RelayServer implements Relay {
     client.pipe(upstream);
   }
 
+  /** An address that the environment names is allowed with all that it serves. */
   private allowsServerName(name: string, target: Target): boolean {
     const host = parseHost(name);
-    if (host === undefined || host.kind === "address") return name === hostText(target.host);
-    return this.options.policy.allows(host);
+    return target.host.kind === "address" || (host !== undefined && this.options.policy.allows(host));
   }
 
   private refusal(error: unknown, target: Target | undefined, client: Socket): RelayRefusal {

@@ -308,6 +308,40 @@ P`,
     expect(JSON.parse(await bash("limited", "cat body")).bytes).toBeGreaterThan(100);
   });
 
+  test("each request over one connection is judged by itself, also when many are sent at once", async () => {
+    const answers = await bash(
+      "limited",
+      `python3 - <<'P'
+import socket
+hosts = ["web.example", "evil.example", "a.wild.example", "web.example", "127.0.0.1:8080", "web.example"]
+s = socket.create_connection(("127.0.0.1", 7480)); s.settimeout(20)
+for h in hosts[:3]: s.sendall(f"GET http://{h}/1 HTTP/1.1\\r\\nHost: web.example\\r\\n\\r\\n".encode())
+data = b""
+while data.count(b"HTTP/1.1 ") < 2: data += s.recv(65536)
+s.close()
+s = socket.create_connection(("127.0.0.1", 7480)); s.settimeout(20)
+s.sendall(b"".join(f"GET http://web.example/{i} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode() for i in range(20)))
+more = b""
+while more.count(b"far-side") < 20: more += s.recv(65536)
+s.sendall(b"GET http://evil.example/ HTTP/1.1\\r\\nHost: web.example\\r\\n\\r\\n")
+end = s.recv(65536)
+print([part.split()[0].decode() for part in data.split(b"HTTP/1.1 ")[1:]], more.count(b"200 OK"), end.split()[1].decode())
+print([int(p.split(b'"')[0]) for p in more.split(b'"path":"/')[1:]] == list(range(20)))
+P`,
+    );
+    expect(answers).toBe("['200', '403'] 20 403\nTrue");
+    expect(new Set((await rig.farSide.call("takeHits")).map(({ address }) => address))).toEqual(
+      new Set([web]),
+    );
+    await eventually(async () => (await agent.call("relayStats", "limited")).open === 0);
+    expect(await fetch("http://web.example/", "-X GET -H 'Transfer-Encoding: chunked' -d @/etc/passwd")).toBe(
+      "200",
+    );
+    const heard = JSON.parse(await bash("limited", "cat body"));
+    expect(heard.method).toBe("GET");
+    expect(heard.bytes).toBeGreaterThan(100);
+  });
+
   test("TLS for a host that is not allowed is cut, also over a connection to one that is", async () => {
     const handshake = (name: string) =>
       bash(
