@@ -18,6 +18,7 @@ import {
   rmSync,
   writeFileSync,
 } from "node:fs";
+import { isBuiltin } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -68,14 +69,23 @@ async function bundle(entry, format, digestOfOther) {
   const parts = text.split(DIGEST_PLACE);
   if (parts.length < 2) throw new Error("the program does not name its build");
   const shebang = format === "esm" ? "#!/usr/bin/env node\n" : "";
-  return { bytes: Buffer.from(shebang + parts.join(digest)), inputs: Object.keys(metafile.inputs), digest };
+  return {
+    bytes: Buffer.from(shebang + parts.join(digest)),
+    digest,
+    inputs: Object.keys(metafile.inputs),
+    // What would be looked for beside the file when it runs.
+    outside: Object.values(metafile.outputs).flatMap(({ imports }) =>
+      imports.flatMap(({ path, external }) => (external && !isBuiltin(path) ? [path] : [])),
+    ),
+  };
 }
 
-function check({ bytes, inputs }) {
+function check({ bytes, inputs, outside }) {
   const foreign = inputs.filter(
     (path) => MAY_NOT_CONTAIN.test(path) || /^(server|harness|mcp-proxy|cli)\//.test(path),
   );
   if (foreign.length > 0) throw new Error(`the hand agent would contain ${foreign.join(", ")}`);
+  if (outside.length > 0) throw new Error(`the hand agent would look for ${outside.join(", ")} beside it`);
   if (bytes.length > MAX_BYTES)
     throw new Error(`the hand agent has ${bytes.length} bytes; ${MAX_BYTES} are allowed`);
 }

