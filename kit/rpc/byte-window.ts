@@ -10,6 +10,7 @@ export class ByteWindow {
   private readonly stream: Writable;
   private queuedBytes = 0;
   private closedWith: (() => unknown) | undefined;
+  private flushWaiters: (() => void)[] = [];
   private waiters: { resolve: () => void; reject: (reason: unknown) => void }[] = [];
 
   constructor(stream: Writable) {
@@ -32,13 +33,29 @@ export class ByteWindow {
     const waiters = this.waiters;
     this.waiters = [];
     for (const waiter of waiters) waiter.reject(why());
+    this.wakeFlushed();
+  }
+
+  /** Resolves when nothing waits in memory any more, or never will be sent. */
+  async flushed(): Promise<void> {
+    while (this.queuedBytes > 0 && this.closedWith === undefined) {
+      await new Promise<void>((resolve) => this.flushWaiters.push(resolve));
+    }
   }
 
   private written(bytes: number): void {
     this.queuedBytes -= bytes;
+    if (this.queuedBytes === 0) this.wakeFlushed();
     if (this.waiters.length === 0 || this.queuedBytes > STREAM_WINDOW_BYTES / 2) return;
     const waiters = this.waiters;
     this.waiters = [];
     for (const waiter of waiters) waiter.resolve();
+  }
+
+  private wakeFlushed(): void {
+    if (this.flushWaiters.length === 0) return;
+    const waiters = this.flushWaiters;
+    this.flushWaiters = [];
+    for (const resolve of waiters) resolve();
   }
 }

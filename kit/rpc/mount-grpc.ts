@@ -114,6 +114,9 @@ function manyResponses(pipeline: Pipeline, method: DescMethod, run: UntypedMetho
       if (first) sendHeaders(call, context);
       call.end(metadataOf(context.responseTrailers));
     } catch (error) {
+      // While something waits to be written, the end of the loop over the requests would come before the status, and
+      // destroy the call without one: its caller would wait for ever.
+      await window.flushed();
       if (context.aborted !== undefined) return;
       context.end();
       call.emit("error", failedStatus(error, context));

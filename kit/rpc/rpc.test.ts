@@ -258,6 +258,37 @@ test("an error of the server ends a sender that still has messages", async () =>
   expect((await failure(bidi.send({ text: "more" }))).reason).toBe("DRAINING");
 });
 
+test("an error right after a message reaches a caller that goes on asking, while its requests are being read", async () => {
+  const methods = new Map<string, never>();
+  for (const { localName } of EchoService.methods) methods.set(localName, (() => {}) as never);
+  async function* bidi(requests: AsyncIterable<{ text: string }>) {
+    const iterator = requests[Symbol.asyncIterator]();
+    const first = await iterator.next();
+    iterator.next().catch(() => {});
+    yield { text: first.value?.text };
+    throw new TendonError("NOT_FOUND", "it is gone");
+  }
+  methods.set("bidi", bidi as never);
+  const server = createGrpcServer();
+  mountGrpc(server, [{ service: EchoService, methods }], {
+    interceptors: [],
+    log: createLogger("test", "silent"),
+  });
+  const port = await new Promise<number>((resolve, reject) => {
+    server.bindAsync("127.0.0.1:0", ServerCredentials.createInsecure(), (error, bound) =>
+      error ? reject(error) : resolve(bound),
+    );
+  });
+  cleanups.push(() => server.forceShutdown());
+  const channel = new Channel(`127.0.0.1:${port}`, credentials.createInsecure(), {});
+  cleanups.push(() => channel.close());
+  for (let round = 0; round < 20; round += 1) {
+    const call = createClient(EchoService, channel).bidi();
+    await call.send({ text: "x" });
+    expect((await failure(collect(call.responses))).reason).toBe("NOT_FOUND");
+  }
+});
+
 test("a status from elsewhere keeps its code and claims no reason of ours", async () => {
   const server = await start();
   const channel = new Channel("127.0.0.1:1", credentials.createInsecure(), {});
