@@ -5,6 +5,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "../../kit/ids.ts";
 import type { NewEvent, ReadRequest } from "../../server/store/events.ts";
+import { appendBatch, appendItem } from "../../server/store/postgres/append-batch.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import type { Pool, Queryable } from "../../server/store/postgres/pool.ts";
@@ -293,6 +294,43 @@ describe("sessions", () => {
     );
     expect(newest).toEqual({ indexes: ["sessions_list"], readWhole: [] });
   });
+});
+
+test("in a new database, whose planner knows nothing yet, an append to a log that grew looks at its own ids alone", async () => {
+  const fresh = await createTestDatabase();
+  const sessionId = await (await createWorld(fresh.pool())).newSession();
+  const connection = await fresh.pool().connect();
+  try {
+    const append = (...events: NewEvent[]) =>
+      appendBatch(connection, [appendItem({ sessionId, events, authority: "client" })], false);
+    const call = { ...event(), type: "agent.tool_use", payload: '{"name":"bash","input":{}}' };
+    const answer = () => ({ ...event(), type: "user.tool_result", payload: `{"tool_use_id":"${call.id}"}` });
+    // What each of them does is planned now, for good.
+    await append(event());
+    await append(call, event());
+    await append(answer());
+    await fresh.pool().query(
+      `insert into events (session_id, position, event_id, type, payload, answers)
+         select $1, n, 'event_' || n, 'acme.noted', '{}', 'call_' || n from generate_series(11, 10010) n`,
+      [sessionId],
+    );
+    await fresh.pool().query("update sessions set head = 10010 where session_id = $1", [sessionId]);
+    const fetched = async () => {
+      const { rows } = await connection.query<{ fetched: number }>(
+        "select idx_tup_fetch as fetched from pg_stat_xact_user_tables where relname = 'events'",
+      );
+      return rows[0]!.fetched;
+    };
+    await connection.query("begin");
+    await append(event());
+    await append(event(), event());
+    await append(answer());
+    expect(await fetched()).toBeLessThan(100);
+    await connection.query("rollback");
+  } finally {
+    connection.release();
+    await fresh.drop();
+  }
 });
 
 test("sessions that are too old to keep are found past all younger ones", async () => {
