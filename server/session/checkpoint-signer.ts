@@ -48,6 +48,8 @@ export class CheckpointSigner implements Service {
 
   async start(): Promise<void> {
     this.stopCalling = this.deps.clock.every(SWEEP_EVERY_MS, () => this.sweep());
+    // What was left when the last server ended.
+    this.sweep();
   }
 
   /** What is not signed by then is signed by another server, or later. */

@@ -43,7 +43,7 @@ async function ask(sessionIds: readonly string[], position: number): Promise<voi
   );
 }
 
-async function rig() {
+async function rig({ starts = true } = {}) {
   const clock = new FakeClock();
   const told: string[] = [];
   const network = { isDown: false, statements: 0 };
@@ -63,7 +63,7 @@ async function rig() {
     clock,
     log: createLogger("test", "silent"),
   });
-  await signer.start();
+  if (starts) await signer.start();
   const signedOf = (sessionId: string) =>
     checkpoints.list({ sessionId, fromPosition: 0, toPosition: 100, limit: 100 });
   return { clock, told, network, signer, signedOf };
@@ -71,7 +71,7 @@ async function rig() {
 
 test("what is due is signed at once, in order, with this server's time, and told", async () => {
   const [one = "", other] = await rested(2, [4, 8]);
-  const { clock, told, signer, signedOf } = await rig();
+  const { clock, told, signer, signedOf } = await rig({ starts: false });
   signer.due(one);
   await eventually(() => told.length === 2);
   expect(told).toEqual([`${one} 4`, `${one} 8`]);
@@ -86,9 +86,11 @@ test("what is due is signed at once, in order, with this server's time, and told
   await signer.stop();
 });
 
-test("what others left is swept up, however much it is, and nothing after the server's end", async () => {
-  await rested(250, [1]);
+test("what others left is swept up at the start and every 5 s, however much it is, and nothing after the server's end", async () => {
+  await rested(120, [1]);
   const { clock, told, signer } = await rig();
+  await eventually(() => told.length === 120);
+  await rested(130, [1]);
   await clock.advance(5_000);
   await eventually(() => told.length === 250);
   await signer.stop();
@@ -100,9 +102,11 @@ test("what others left is swept up, however much it is, and nothing after the se
 });
 
 test("while the database is away nothing is asked before the next sweep, which makes up for it", async () => {
-  const [one = "", other = ""] = await rested(2, [4]);
   const { clock, told, network, signer } = await rig();
+  await eventually(() => network.statements === 1);
+  const [one = "", other = ""] = await rested(2, [4]);
   network.isDown = true;
+  network.statements = 0;
   signer.due(one);
   signer.due(other);
   await eventually(() => network.statements === 1);
