@@ -8,6 +8,7 @@ import { callScript, openingScript, parseAnswer, type ShellAnswer, type ShellMod
 const MAX_LINE_CHARS = 2_000;
 const MAX_COMPLAINTS = 8;
 const MAX_REASON_CHARS = 300;
+const NO_BASH = "there is no /bin/bash in this hand";
 
 export type LiveEnd =
   | { readonly kind: "exited"; readonly code: number }
@@ -73,7 +74,7 @@ export class LiveShell {
     void this.over.then(({ code, reason }) => {
       this.endedBy = this.isDeaf
         ? (this.complaint() ?? "it no longer executed commands")
-        : (reason ?? `the shell exited with code ${code}`);
+        : (reason ?? (code === 127 && !this.modes ? NO_BASH : `the shell exited with code ${code}`));
       this.onOpened();
     });
   }

@@ -180,18 +180,18 @@ export class ContainerMaker {
       if (options.pull !== true) throw missingImage(image);
     }
     const { onProgress = () => {}, signal } = options;
-    await pullImage(engine, image, { onProgress, nowMs: () => clock.monotonicMs(), signal });
+    await pullImage(engine, image, { onProgress, clock, signal });
     return create();
   }
 
   private async checkNetwork({ network, runtime }: ContainerRecipe): Promise<void> {
     if (
-      network.mode === "unrestricted" &&
+      network.mode !== "none" &&
       runtime !== undefined &&
       !/^(io\.containerd\.)?(runc|crun|youki)\b/.test(runtime)
     ) {
       throw new HandError(
-        `the network mode unrestricted is not kept by the runtime ${runtime}, which has a network of its own where the rules against metadata services do not hold; use limited or none`,
+        `the network mode ${network.mode} is not kept by the runtime ${runtime}, which has a network of its own: neither the relay nor the rules against metadata services are in it; use none`,
       );
     }
     if (network.mode !== "limited") return;

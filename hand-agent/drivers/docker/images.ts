@@ -1,4 +1,5 @@
 /** Images that an environment names: there, or pulled where it says so. */
+import type { Clock } from "../../../kit/clock.ts";
 import { HandError } from "../driver.ts";
 import { type Engine, EngineError } from "./engine.ts";
 
@@ -14,35 +15,39 @@ interface PullEvent {
 
 export interface PullOptions {
   readonly onProgress: (detail: string) => void;
-  readonly nowMs: () => number;
+  readonly clock: Clock;
   readonly signal: AbortSignal | undefined;
 }
 
 /** Rejects with HandError. Pulls of one image side by side are the engine's to merge. */
 export async function pullImage(engine: Engine, image: string, options: PullOptions): Promise<void> {
-  const { onProgress, nowMs, signal } = options;
+  const { onProgress, clock, signal } = options;
   onProgress(`pulling the image ${image}`);
   const reference = /[:@][^/]*$/.test(image) ? image : `${image}:latest`;
   const stream = await engine.ask(`pull the image ${image}`, (docker) => docker.pull(reference));
   const stop = () => void (stream as NodeJS.ReadableStream & { destroy(error?: Error): void }).destroy();
   signal?.addEventListener("abort", stop, { once: true });
+  if (signal?.aborted) stop();
   const layers = new Map<string, { current: number; total: number }>();
-  let toldMs = 0;
+  let news = "";
+  const stopTelling = clock.every(TELL_EVERY_MS, () => {
+    if (news !== "") onProgress(news);
+    news = "";
+  });
   try {
     for await (const event of eventsOf(stream)) {
       if (event.error !== undefined) throw new HandError(`could not pull the image ${image}: ${event.error}`);
       const { current, total } = event.progressDetail ?? {};
-      if (event.id !== undefined && current !== undefined && total !== undefined)
-        layers.set(`${event.id} ${event.status}`, { current, total });
-      if (nowMs() - toldMs < TELL_EVERY_MS) continue;
-      toldMs = nowMs();
-      onProgress(`pulling the image ${image}${progressOf([...layers.values()])}`);
+      if (event.id === undefined || current === undefined || total === undefined) continue;
+      layers.set(`${event.id} ${event.status}`, { current, total });
+      news = `pulling the image ${image}${progressOf([...layers.values()])}`;
     }
   } catch (error) {
     signal?.throwIfAborted();
     if (error instanceof HandError) throw error;
     throw new EngineError(`the pull of the image ${image} broke off`, undefined, { cause: error });
   } finally {
+    stopTelling();
     signal?.removeEventListener("abort", stop);
   }
   signal?.throwIfAborted();

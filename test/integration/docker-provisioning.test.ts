@@ -1,0 +1,223 @@
+/** How docker hands come to be: images that are pulled, hands made ahead, ways out through the relay. */
+import { randomBytes } from "node:crypto";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { HandError, type WarmSpec } from "../../hand-agent/drivers/driver.ts";
+import { AgentRelays } from "../../hand-agent/relay/agent-relays.ts";
+import { runSetup } from "../../hand-agent/setup-commands.ts";
+import { systemClock } from "../../kit/clock.ts";
+import { createLogger } from "../../kit/log.ts";
+import { whyNoDocker } from "../kit/docker.ts";
+import { ensureBusyboxImage } from "../kit/docker-images.ts";
+import { DockerRig } from "../kit/docker-rig.ts";
+import { eventually } from "../kit/eventually.ts";
+import { ImageRegistry } from "../kit/image-registry.ts";
+import { textOf, toolCaller } from "../kit/tool-caller.ts";
+
+const HAND_AGENT = fileURLToPath(new URL("../../dist/hand-agent.mjs", import.meta.url));
+const newId = (name: string) => `hand_${name}_${randomBytes(4).toString("hex")}`;
+
+/** A pool's word in an environment, with these setup commands. */
+function warm(size: number, setup: readonly string[] = [], maxAgeMs = 60_000): WarmSpec {
+  return {
+    size,
+    maxAgeMs,
+    setup: {
+      key: setup.length === 0 ? "" : JSON.stringify(setup),
+      run: (hand, signal) => runSetup(hand, setup, signal),
+    },
+  };
+}
+
+describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
+  let rig: DockerRig;
+  beforeAll(async () => {
+    rig = await DockerRig.start({
+      relays: new AgentRelays({
+        proxy: {},
+        ownProgram: (args) => ({ file: process.execPath, args: [HAND_AGENT, ...args] }),
+        clock: systemClock,
+        log: createLogger("test", "silent"),
+      }),
+    });
+  }, 120_000);
+  afterAll(() => rig?.stop());
+
+  const docker = (...args: string[]) => rig.engine.docker(...args);
+  const waiting = async () => (await rig.made()).filter((name) => name.startsWith("tendon-warm-")).sort();
+
+  describe("images", () => {
+    let registry: ImageRegistry;
+    beforeAll(async () => {
+      registry = await ImageRegistry.of(rig.engine, await ensureBusyboxImage(rig.engine));
+    });
+    afterAll(async () => {
+      await docker("rmi", "--force", registry.image).catch(() => {});
+      await registry?.close();
+    });
+
+    it("are pulled only where the environment says so, with their progress told", async () => {
+      const { image } = registry;
+      await expect(rig.provision(newId("no_pull"), { container: { image } })).rejects.toThrow(
+        /the engine has no image .* or let the environment pull it/,
+      );
+      const told: string[] = [];
+      const release = registry.hold();
+      const provisioned = rig.provision(newId("pull"), {
+        container: { image, pull: true },
+        onProgress: (detail) => void told.push(detail),
+      });
+      await eventually(() => told.some((detail) => /: [0-9.]+ of [0-9.]+ MiB$/.test(detail)));
+      release();
+      const hand = await provisioned;
+      expect(told[0]).toBe(`pulling the image ${image}`);
+      await hand.writeFile(`${hand.workdir}/f`, Buffer.from("x"));
+      await hand.destroy();
+      const digest = (await docker("inspect", "--format", "{{index .RepoDigests 0}}", image)).trim();
+      const byDigest = await rig.provision(newId("digest"), { container: { image: digest } });
+      await byDigest.destroy();
+    });
+
+    it("that no registry has, or whose pull is given up, end the provision with the reason", async () => {
+      const missing = registry.image.replace("pulled", "absent");
+      await expect(
+        rig.provision(newId("absent"), { container: { image: missing, pull: true } }),
+      ).rejects.toThrow(/could not pull the image .*absent/);
+      await docker("rmi", "--force", registry.image);
+      const release = registry.hold();
+      const stop = new AbortController();
+      const container = { image: registry.image, pull: true };
+      const provisioned = rig.driver.provision(
+        {
+          handId: newId("given_up"),
+          container,
+          onProgress: () => stop.abort(new HandError("it took too long")),
+        },
+        stop.signal,
+      );
+      await expect(provisioned).rejects.toThrow("it took too long");
+      release();
+      expect((await rig.made()).filter((name) => name.includes("given_up"))).toEqual([]);
+    });
+  });
+
+  describe("ahead", () => {
+    it("gives each waiting hand to one caller, set up once, under the caller's own id (R15)", async () => {
+      const spec = { warm: warm(2, ["echo made >>made"]) };
+      const first = await rig.provision(newId("first"), spec);
+      expect(first.isSetUp).toBe(false);
+      await eventually(async () => (await waiting()).length >= 2 && (await ready(2)));
+      const hands = await Promise.all([1, 2, 3].map((n) => rig.provision(newId(`claim${n}`), spec)));
+      expect(hands.map(({ isSetUp }) => isSetUp).sort()).toEqual([false, true, true]);
+      const workdirs = await Promise.all(
+        hands.map(async (hand) => {
+          const { bash } = toolCaller(hand);
+          const id = textOf(await bash('echo "$TENDON_HAND_ID"'));
+          expect(id).toBe(hand.id);
+          if (hand.isSetUp === true) expect(textOf(await bash("cat made"))).toBe("made");
+          return textOf(await bash("hostname"));
+        }),
+      );
+      expect(new Set(workdirs).size).toBe(3);
+      for (const hand of [first, ...hands]) await hand.destroy();
+    });
+
+    it("makes none for hands whose files have to be there before the setup", async () => {
+      const spec = { warm: warm(1, ["cat given >copy"]) };
+      const resources = [{ kind: "inline" as const, path: "given", content: "mine" }];
+      const hand = await rig.provision(newId("given"), { ...spec, resources });
+      expect(hand.isSetUp).toBe(false);
+      expect(textOf(await toolCaller(hand).bash("cat given"))).toBe("mine");
+      await hand.destroy();
+    });
+
+    it("replaces what grew too old or was killed, and gives only what works", async () => {
+      const spec = { warm: warm(1), env: { POOL: "aging" } };
+      const first = await rig.provision(newId("young"), spec);
+      const [name = ""] = await eventually(async () => {
+        const names = await waitingOf("aging");
+        return names.length === 1 && (await ready(1)) ? names : undefined;
+      });
+      await docker("kill", name);
+      const hand = await rig.provision(newId("not_dead"), spec);
+      expect(textOf(await toolCaller(hand).bash("echo works"))).toBe("works");
+      expect(await waitingOf("aging")).not.toContain(name);
+      const aged = { ...spec, warm: warm(1, [], 1_500) };
+      const other = await rig.provision(newId("aged"), { ...aged, env: { POOL: "short" } });
+      const [old = ""] = await eventually(async () => {
+        const names = await waitingOf("short");
+        return names.length === 1 ? names : undefined;
+      });
+      // Nobody has asked for one for as long as one may wait: the pool ends with its last.
+      await eventually(async () => (await waitingOf("short")).length === 0 && old !== "", {
+        withinMs: 20_000,
+      });
+      for (const each of [first, hand, other]) await each.destroy();
+    });
+
+    it("leaves none behind: not when the agent stops, nor after one that died", async () => {
+      const dead = await rig.another();
+      const hand = await dead.provision(newId("dead"), { warm: warm(1) });
+      await eventually(async () => (await dead.made()).some((name) => name.startsWith("tendon-warm-")));
+      const next = await rig.another({ sameData: false });
+      const heir = await dead.another({ sameData: true });
+      expect(await heir.driver.listHandIds()).toEqual([hand.id]);
+      expect((await heir.made()).filter((name) => name.startsWith("tendon-warm-"))).toEqual([]);
+      await next.stop();
+      await dead.driver.close();
+      await heir.stop();
+    });
+  });
+
+  describe("with the network limited", () => {
+    it("leads through the relay alone, which refuses what the environment does not name", async () => {
+      const hand = await rig.provision(newId("limited"), {
+        network: { mode: "limited", allowedHosts: ["allowed.example"] },
+      });
+      const { bash } = toolCaller(hand);
+      expect(textOf(await bash("ls /sys/class/net; echo $HTTPS_PROXY"))).toBe("lo\nhttp://127.0.0.1:7480");
+      const ask = (host: string) =>
+        `node -e 'require("http").request({port:7480,method:"CONNECT",path:"${host}:443"}).on("connect",(r)=>{console.log(r.statusCode);process.exit()}).on("error",(e)=>console.log(e.code)).end()'`;
+      expect(textOf(await bash(ask("denied.example")))).toBe("403");
+      expect(textOf(await bash(ask("169.254.169.254")))).toBe("403");
+      // The way out is there again when the container is a new one.
+      await docker("kill", `tendon-${hand.id}`);
+      await eventually(async () => (await hand.callProcesses()).length === 0);
+      expect(textOf(await bash(ask("denied.example")))).toMatch(/^403/);
+      await hand.destroy();
+    });
+
+    it("is refused where there is no relay, with the reason", async () => {
+      const without = await rig.another({ relays: undefined });
+      const network = { mode: "limited" as const, allowedHosts: ["allowed.example"] };
+      await expect(without.provision(newId("none"), { network })).rejects.toThrow(/no relay/);
+      await without.stop();
+    });
+  });
+
+  async function waitingOf(pool: string): Promise<string[]> {
+    const names = await waiting();
+    const found = await Promise.all(
+      names.map(async (name) => {
+        const env = await docker("inspect", "--format", "{{.Config.Env}}", name).catch(() => "");
+        return env.includes(`POOL=${pool}`) ? [name] : [];
+      }),
+    );
+    return found.flat();
+  }
+
+  /** Whether that many are running; they are given once their setup has run. */
+  async function ready(count: number): Promise<boolean> {
+    const label = `label=tendon.agent=${await rig.agentId()}`;
+    const running = await docker(
+      "ps",
+      "--filter",
+      label,
+      "--filter",
+      "name=tendon-warm-",
+      "--format",
+      "{{.Names}}",
+    );
+    return running.split("\n").filter((name) => name !== "").length >= count;
+  }
+});
