@@ -1,7 +1,7 @@
 /** The hand agent as it is carried into other people's networks: one file, and one file with Node in it. */
 import { execFile, spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { copyFile, mkdir, mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import { chmod, chown, copyFile, mkdir, mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -143,3 +143,24 @@ test("what an agent without a driver's machine offers is said by --doctor", asyn
   expect(build).toMatch(/\+[0-9a-f]{12}$/);
   expect(drivers.map(({ name }) => name)).toContain("process");
 });
+
+test.skipIf(process.getuid?.() !== 0)(
+  "a user that is no more than a number, without a home, can run it",
+  async () => {
+    const home = join(folder, "of-a-number");
+    await mkdir(home);
+    await chown(home, 54_321, 54_321);
+    await chmod(folder, 0o711);
+    const number = ["--reuid=54321", "--regid=54321", "--clear-groups"];
+    const { stdout } = await run(
+      "setpriv",
+      [...number, process.execPath, join(folder, "built", `${NAME}.mjs`), "--doctor", "--data-dir", home],
+      { cwd: "/", env: BARE },
+    );
+    const { drivers } = JSON.parse(stdout) as {
+      drivers: { name: string; available: boolean; detail: string }[];
+    };
+    const { available, detail } = drivers.find(({ name }) => name === "process")!;
+    expect([available, detail.includes("homedir")]).toEqual([true, false]);
+  },
+);

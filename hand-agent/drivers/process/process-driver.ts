@@ -302,7 +302,7 @@ export class ProcessDriver implements Driver {
     const plan = planSandbox({
       hiddenPaths: [
         resolve(this.options.dataDir),
-        homedir(),
+        ...ownHome(),
         // Only while this hand itself lives there: an empty one may go while the sandbox is being made.
         ...(dirs.files === dirs.base ? [] : [systemRootOf(dirs.files)]),
         ...(this.options.hiddenPaths ?? []),
@@ -385,4 +385,13 @@ const PROBE_PREFIX = "probe-";
 /** Files elsewhere may be gone, e.g. with a /tmp that was emptied, and must still be ours. */
 async function hasFiles(dirs: HandDirs): Promise<boolean> {
   return dirs.files === dirs.base || (await checkPlace(dirs.files));
+}
+
+/** A service's user may be no more than a number, in no file and without a home. */
+function ownHome(): string[] {
+  try {
+    return [homedir()];
+  } catch {
+    return [];
+  }
 }
