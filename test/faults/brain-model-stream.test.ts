@@ -5,7 +5,7 @@
 import { afterEach, describe, expect, it } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { type MessagesRequest, type Turn, text, thinking, toolUse, turn } from "../kit/fake-messages-api.ts";
-import { trials } from "../kit/fault-trials.ts";
+import { isWholeRun, trials } from "../kit/fault-trials.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { type RunningProgram, startProgram } from "../kit/program.ts";
 import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
@@ -14,6 +14,7 @@ import { seededRandom } from "../kit/seeded-random.ts";
 /** Offsets of each kind that are tried in `npm test`; all of them in `npm run test:faults`. */
 const SAMPLE = 40;
 const AT_ONCE = 100;
+const TIMEOUT_MS = isWholeRun ? 1_200_000 : 240_000;
 const IDLE_MODEL = { modelTimeoutMs: 120_000, retry: { firstMs: 5, maxMs: 20, totalMs: 120_000 } };
 
 /** Thinking, text of every width, and two calls whose inputs come in pieces. */
@@ -83,7 +84,7 @@ function expectWhole(session: ScriptedSession, offset: number): void {
   expect(isOpen, `byte ${offset}: every start has its end`).toBe(false);
 }
 
-describe("a model's stream", () => {
+describe("a model's stream", { timeout: TIMEOUT_MS }, () => {
   it.each(["destroy", "end"] as const)("that breaks off at byte n (%s) is asked for again", async (how) => {
     const bytes = await streamBytes();
     const cut = new Set<string>();

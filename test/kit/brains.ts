@@ -1,6 +1,12 @@
-/** Real harnesses in the test's process, at a real server, with the loop that needs no model. */
+/** Real harnesses in the test's process, at a real server: with the loop that needs no model, or with models of a test's own. */
 import { Harness } from "../../harness/harness.ts";
+import { createClaudeLoop } from "../../harness/loops/claude/claude-loop.ts";
+import { ModelClient } from "../../harness/loops/claude/model-client.ts";
+import { createModelFetch } from "../../harness/loops/claude/model-fetch.ts";
+import type { Loop } from "../../harness/loops/loop.ts";
 import { scriptedLoop } from "../../harness/loops/scripted/scripted-loop.ts";
+import type { RunnerSettings } from "../../harness/runner.ts";
+import type { ServerClients } from "../../harness/server-clients.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -20,19 +26,39 @@ export async function startBrains(options: {
   readonly url: string;
   readonly key: string;
   readonly capacity?: number;
+  /** Where the claude loop asks; without it there is only the scripted loop. */
+  readonly model?: { readonly url: string; readonly apiKey: string };
+  /** Further loops, and how patient they are with their models. */
+  readonly loops?: readonly Loop[];
+  readonly settings?: Partial<RunnerSettings>;
+  /** Puts something before what the harness says to the server. */
+  readonly through?: (clients: ServerClients) => ServerClients;
 }): Promise<Brains> {
   const connection = dial({ url: options.url, token: () => options.key, proxy: {} });
+  const clients = {
+    harness: connection.client(HarnessService),
+    sessions: connection.client(SessionService),
+    hands: connection.client(HandService),
+  };
+  const transport = createModelFetch({});
+  const { model } = options;
+  const client =
+    model &&
+    new ModelClient({ apiKey: model.apiKey, baseUrl: model.url, fetch: transport.fetch, clock: systemClock });
+  const loops: Loop[] = [scriptedLoop, ...(options.loops ?? [])];
+  if (client !== undefined) loops.push(createClaudeLoop({ client, defaultModel: "claude-test" }));
   const harness = new Harness({
-    server: {
-      harness: connection.client(HarnessService),
-      sessions: connection.client(SessionService),
-      hands: connection.client(HandService),
-    },
-    loops: new Map([[scriptedLoop.name, scriptedLoop]]),
+    server: options.through?.(clients) ?? clients,
+    loops: new Map(loops.map((loop) => [loop.name, loop])),
     capacity: options.capacity ?? 50,
     modelSource: "demo",
     build: "test",
-    settings: { modelTimeoutMs: 5_000, retry: { firstMs: 5, maxMs: 20, totalMs: 2_000 }, maxRounds: 10 },
+    settings: {
+      modelTimeoutMs: 5_000,
+      retry: { firstMs: 5, maxMs: 20, totalMs: 2_000 },
+      maxRounds: 10,
+      ...options.settings,
+    },
     drainMs: 500,
     clock: systemClock,
     log: createLogger("harness", "silent"),
@@ -43,6 +69,7 @@ export async function startBrains(options: {
     async stop() {
       await harness.stop();
       connection.close();
+      await transport.close();
     },
   };
 }
