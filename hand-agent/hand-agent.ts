@@ -7,10 +7,11 @@ import type { Logger } from "../kit/log.ts";
 import { StartupError } from "../kit/program.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
 import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { MachineResources } from "../proto/gen/tendon/v1/hand_pb.js";
 import { carryOut } from "./commands.ts";
 import { claimDataDir, type DataDir } from "./data-dir.ts";
 import { type DriverOffer, logOffers, probeDrivers } from "./driver-offers.ts";
-import type { Driver } from "./drivers/driver.ts";
+import { type Driver, HandError } from "./drivers/driver.ts";
 import { enrollUntilDone } from "./enrollment.ts";
 import { Executions } from "./executions.ts";
 import { handReport } from "./hand-report.ts";
@@ -25,6 +26,7 @@ import {
   revokedText,
 } from "./identity.ts";
 import { Journal } from "./journal.ts";
+import { readMachineResources } from "./machine-resources.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
@@ -58,6 +60,7 @@ const DEFAULT_DRAIN_MS = 4_000;
 /** For the server to take the last results. */
 const LAST_RESULTS_MS = 1_000;
 /** Tokens live for four minutes. */
+const LOOK_AT_MACHINE_MS = 30_000;
 const RENEW_TOKEN_MS = 60_000;
 
 interface Parts {
@@ -84,6 +87,7 @@ export class HandAgent implements Service {
   private identity: Identity | undefined;
   private joinToken: string | undefined;
   private tunnel: Tunnel | undefined;
+  private machine: MachineResources | undefined;
   private running: Promise<void> | undefined;
   private starting: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
@@ -162,6 +166,7 @@ export class HandAgent implements Service {
       capacity,
       clock,
       log,
+      readStored: (handId, sha256, signal) => this.readStored(handId, sha256, signal),
       ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
     });
     const leftProcesses = (handId: string) => void this.reportHand(handId);
@@ -190,8 +195,10 @@ export class HandAgent implements Service {
     const { clock, log, welcomeWithinMs } = this.options;
     const token = new AgentToken(this.parts!.key, this.identity!.handAgentId, clock);
     await token.renew();
+    await this.lookAtMachine();
     const dialled = this.dial(() => token.value());
     const stopRenewing = clock.every(RENEW_TOKEN_MS, () => void token.renew());
+    const stopLooking = clock.every(LOOK_AT_MACHINE_MS, () => void this.lookAtMachine());
     let stood = () => {};
     const connection = new Connection({
       client: dialled.client(HandAgentService),
@@ -219,6 +226,7 @@ export class HandAgent implements Service {
         } finally {
           this.tunnel = undefined;
           stopRenewing();
+          stopLooking();
           dialled.close();
         }
       },
@@ -253,7 +261,22 @@ export class HandAgent implements Service {
       capacity,
       hands: hands.statuses(),
       executions: executions.statuses(),
+      machine: this.machine,
     });
+  }
+
+  /** Said again from time to time: what is free changes. */
+  private async lookAtMachine(): Promise<void> {
+    this.machine = await readMachineResources(this.parts!.dataDir.path);
+    this.tunnel?.send({ case: "resources", value: this.machine });
+  }
+
+  private async *readStored(handId: string, sha256: string, signal: AbortSignal): AsyncGenerator<Uint8Array> {
+    const { tunnel } = this;
+    if (tunnel === undefined) throw new HandError("the server cannot be reached");
+    const either = AbortSignal.any([signal, tunnel.signal]);
+    for await (const { chunk } of tunnel.client.readResource({ handId, sha256 }, { signal: either }))
+      yield chunk;
   }
 
   private async reportHand(handId: string): Promise<void> {

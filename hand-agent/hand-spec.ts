@@ -1,6 +1,7 @@
 /** What the server asks for, in the words of drivers; what a driver cannot do is refused before anything is made. */
 import { type EnvironmentSpec, NetworkMode } from "../proto/gen/tendon/v1/environment_pb.js";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandResource as HandResourceMessage } from "../proto/gen/tendon/v1/hand_pb.js";
 import {
   type ContainerSpec,
   type Driver,
@@ -21,24 +22,40 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
   if (environment !== undefined) checkEnvironment(environment, driver);
   const network = networkOf(environment);
   const container = driver.capabilities.containers === true ? containerOf(environment) : undefined;
-  const warm = warmOf(environment);
+  const variables = Object.fromEntries(
+    command.resources.flatMap(({ kind }) =>
+      kind.case === "variable" ? [[kind.value.name, kind.value.value]] : [],
+    ),
+  );
+  // One that waits in a pool has the environment's variables alone.
+  const warm = Object.keys(variables).length === 0 ? warmOf(environment) : undefined;
   return {
     handId: command.handId,
-    env: environment?.variables ?? {},
+    env: { ...environment?.variables, ...variables },
     limits: limitsOf(environment),
     ...(network === undefined ? {} : { network }),
     ...(container === undefined ? {} : { container }),
     ...(warm === undefined ? {} : { warm }),
-    resources: command.resources.map(({ kind }): HandResource => {
-      if (kind.case !== "inlineFile") {
-        throw new HandError(
-          `this hand agent cannot give a hand a resource of the kind ${kind.case ?? "(none)"}`,
-        );
-      }
-      const { path, content, executable } = kind.value;
-      return { kind: "inline", path, content, mode: executable ? 0o755 : 0o644 };
-    }),
+    resources: command.resources.flatMap(inlineOf),
   };
+}
+
+/** What a driver puts into the workspace itself; the rest is given by `giveResources`. */
+function inlineOf({ kind }: HandResourceMessage): HandResource[] {
+  switch (kind.case) {
+    case "inlineFile": {
+      const { path, content, executable } = kind.value;
+      return [{ kind: "inline", path, content, mode: executable ? 0o755 : 0o644 }];
+    }
+    case "storedFile":
+    case "setupCommand":
+    case "variable":
+      return [];
+    default:
+      throw new HandError(
+        `this hand agent cannot give a hand a resource of the kind ${kind.case ?? "(none)"}`,
+      );
+  }
 }
 
 function checkEnvironment({ image, container, network }: EnvironmentSpec, driver: Driver): void {

@@ -12,10 +12,10 @@ import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { giveResources, type ReadStoredFile } from "./hand-resources.ts";
 import { type HandSlot, type HandStatus, type LiveHand, newSlot, raiseOwner, statusOf } from "./hand-slot.ts";
 import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
-import { runSetup } from "./setup-commands.ts";
 import { HandTools } from "./tools/hand-tools.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
 
@@ -39,6 +39,13 @@ export interface HandsOptions {
   clock: Clock;
   log: Logger;
   reaperPeriodMs?: number;
+  /** Without it hands can be given no stored files. */
+  readStored?: ReadStoredFile;
+}
+
+// biome-ignore lint/correctness/useYield: refuses before the first byte
+async function* noStoredFiles(): AsyncGenerator<Uint8Array> {
+  throw new HandError("the server's files cannot be read");
 }
 
 const STOPPING = "the hand agent is stopping";
@@ -282,7 +289,8 @@ export class Hands {
         limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
       );
       const hand = await driver.provision(spec, limit.signal);
-      if (hand.isSetUp !== true) await runSetup(hand, command.environment?.setup ?? [], limit.signal);
+      const { readStored = noStoredFiles } = this.options;
+      await giveResources(hand, command, { readStored, signal: limit.signal });
       failpoint("agent.hand_made");
       slot.record.state = "ready";
       slot.record.handle = hand.handle;

@@ -1,4 +1,6 @@
 /** `tendon hand`: hands by themselves, without a brain. */
+import { readFileSync, statSync } from "node:fs";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import { newId } from "../../kit/ids.ts";
 import { StartupError } from "../../kit/program.ts";
@@ -6,6 +8,7 @@ import {
   ExecutionOutcomeSchema,
   type ExecutionResult,
   type Hand,
+  type HandResourceSchema,
   HandSchema,
   HandStateSchema,
 } from "../../proto/gen/tendon/v1/hand_pb.js";
@@ -14,7 +17,8 @@ import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../comma
 import { resultText } from "../event-payload.ts";
 import { environmentIdOf } from "../named.ts";
 import { formatFields, formatTable } from "../table.ts";
-import { enumWord, parseDuration, timeText } from "../words.ts";
+import { enumWord, parseDuration, parsePair, parseRepeated, timeText } from "../words.ts";
+import { addHandCopy } from "./hand-copy.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 const DAY_MS = 24 * 3_600_000;
@@ -29,6 +33,7 @@ export function addHandCommands(program: Command): void {
 Examples:
   tendon hand provision --json
   tendon hand exec hand_01… "uname -a"
+  tendon hand cp ./src hand_01…:src
   tendon hand release hand_01…`,
   );
   const list = addPageOptions(hand.command("list").description("list hands, newest first"))
@@ -45,6 +50,8 @@ Examples:
   });
   addProvision(hand);
   addExec(hand);
+  addHandCopy(hand);
+  addHandOver(hand);
   const release = hand
     .command("release <hand>")
     .description("give a hand back: what runs in it is killed, its workspace removed");
@@ -54,8 +61,63 @@ Examples:
   });
 }
 
+function addHandOver(hand: Command): void {
+  type Options = { slot?: string; requestId?: string };
+  const command = hand
+    .command("hand-over <hand> <session>")
+    .description("pass a hand on to a session, with its files and what runs in it; both logs say so")
+    .option("--slot <slot>", "slot that it gets there; left out: the default one")
+    .option("--request-id <id>", "makes repeating this command safe");
+  onAction<Options>(command, async ({ options, args, api, output }) => {
+    const request = {
+      requestId: options.requestId ?? newId("request"),
+      handId: String(args[0]),
+      toSessionId: String(args[1]),
+      toSlot: options.slot ?? "",
+    };
+    const { hand: passed } = await api.hands.handOver(request, CALL_WITHIN);
+    output.message(HandSchema, passed!, () => handText(passed!));
+  });
+}
+
+interface ProvisionOptions {
+  env?: string;
+  session?: string;
+  slot?: string;
+  requestId?: string;
+  file?: string[];
+  variable?: Record<string, string>;
+  setup?: string[];
+}
+
+/** Variables, then files, then commands, in the order in which they were given. */
+function resourcesOf({
+  file,
+  variable,
+  setup,
+}: ProvisionOptions): MessageInitShape<typeof HandResourceSchema>[] {
+  return [
+    ...Object.entries(variable ?? {}).map(
+      ([name, value]) => ({ kind: { case: "variable", value: { name, value } } }) as const,
+    ),
+    ...(file ?? []).map(fileResource),
+    ...(setup ?? []).map((command) => ({ kind: { case: "setupCommand", value: { command } } }) as const),
+  ];
+}
+
+function fileResource(text: string) {
+  const [from, path] = [text.slice(0, text.lastIndexOf("=")), text.slice(text.lastIndexOf("=") + 1)];
+  if (from === "" || path === "") throw new StartupError(`--file ${text}: give it as LOCAL=PATH`, EXIT_USAGE);
+  try {
+    const content = readFileSync(from);
+    const executable = (statSync(from).mode & 0o100) !== 0;
+    return { kind: { case: "inlineFile", value: { path, content, executable } } } as const;
+  } catch (error) {
+    throw new StartupError(`--file ${text}: ${(error as Error).message}`, EXIT_USAGE);
+  }
+}
+
 function addProvision(hand: Command): void {
-  type Options = { env?: string; session?: string; slot?: string; requestId?: string };
   const command = hand
     .command("provision")
     .description("make a hand and wait until it takes calls")
@@ -63,17 +125,29 @@ function addProvision(hand: Command): void {
     .option("--session <session>", "session that will own it")
     .option("--slot <slot>", "slot of the session")
     .option("--request-id <id>", "makes repeating this command safe")
+    .option(
+      "--file <local=path>",
+      "a file of at most 256 KiB that it is given; may be given several times",
+      parseRepeated,
+    )
+    .option(
+      "--variable <name=value>",
+      "of its processes; nothing secret; may be given several times",
+      parsePair,
+    )
+    .option("--setup <command>", "run once when it is made; may be given several times", parseRepeated)
     .addHelpText(
       "after",
       '\nExample:\n  tendon hand exec "$(tendon hand provision --json | jq -r .id)" "uname -a"',
     );
-  onAction<Options>(command, async ({ options, api, output }) => {
+  onAction<ProvisionOptions>(command, async ({ options, api, output }) => {
     const { env } = options;
     const request = {
       requestId: options.requestId ?? newId("request"),
       sessionId: options.session ?? "",
       slot: options.slot ?? "",
       environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
+      resources: resourcesOf(options),
     };
     const { hand: made } = await api.hands.provision(request, PROVISION_WITHIN);
     output.message(HandSchema, made!, () => handText(made!));
@@ -169,15 +243,17 @@ function ensureNewline(text: string): string {
 }
 
 function handTable(hands: readonly Hand[]): string {
-  const rows = hands.map(({ id, sessionId, slot, driver, state, lastUsedAt }) => [
+  const rows = hands.map(({ id, sessionId, slot, driver, state, lastUsedAt, handAgentId, stateDetail }) => [
     id,
     enumWord(HandStateSchema, state),
     driver,
     slot,
     sessionId,
+    handAgentId,
     timeText(lastUsedAt),
+    stateDetail,
   ]);
-  return formatTable(["ID", "STATE", "DRIVER", "SLOT", "SESSION", "LAST USED"], rows);
+  return formatTable(["ID", "STATE", "DRIVER", "SLOT", "SESSION", "HAND AGENT", "LAST USED", "WHY"], rows);
 }
 
 function handText(hand: Hand): string {
@@ -187,6 +263,7 @@ function handText(hand: Hand): string {
     ["driver", hand.driver],
     ["session", hand.sessionId],
     ["slot", hand.slot],
+    ["owner number", String(hand.ownerNumber)],
     ["environment", hand.environmentId],
     ["hand agent", hand.handAgentId],
     ["tools", hand.tools.map(({ name }) => name).join(", ")],

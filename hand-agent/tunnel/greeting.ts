@@ -4,7 +4,7 @@ import {
   type HandAgentGreeting,
   HandAgentGreetingSchema,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import type { DriverDescription } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { DriverDescription, MachineResources } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecutionStatus } from "../executions.ts";
 import { handReport } from "../hand-report.ts";
 import type { HandStatus } from "../hand-slot.ts";
@@ -28,6 +28,7 @@ export interface GreetingFacts {
   capacity: number;
   hands: readonly HandStatus[];
   executions: readonly ExecutionStatus[];
+  machine: MachineResources | undefined;
 }
 
 export function buildGreeting(facts: GreetingFacts): HandAgentGreeting {
@@ -40,6 +41,7 @@ export function buildGreeting(facts: GreetingFacts): HandAgentGreeting {
     drivers: facts.drivers,
     labels: { ...facts.labels },
     capacityHands: facts.capacity,
+    ...(facts.machine === undefined ? {} : { resources: facts.machine }),
     hands: facts.hands.slice(0, MAX_HANDS).map((hand) => handReport(hand)),
     executions: facts.executions.slice(0, MAX_EXECUTIONS).map(({ key, running, outputBytes }) => ({
       executionKey: key,

@@ -2,7 +2,7 @@
 
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { within } from "../../kit/clock.ts";
-import { invalidField, messageOf, notFound, TendonError } from "../../kit/errors.ts";
+import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -13,22 +13,17 @@ import type {
   HandAgentGreeting,
   HandAgentService,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import type { DriverDescription } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { principalOf } from "../ports/principal.ts";
-import {
-  type DriverRecord,
-  digestOfTools,
-  type GreetingRecord,
-  type ToolRecord,
-} from "../store/hand-agents.ts";
 import { AgentAdmission } from "./agent-admission.ts";
 import { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
 import type { AgentTransfers } from "./agent-transfers.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
+import { greetingRecord, noteMachine } from "./greeting-record.ts";
 import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
+import { readResource } from "./stored-resources.ts";
 
 /** Fewer than a pool has connections: calls go on while agents come. */
 const TAKEN_IN_AT_ONCE = 6;
@@ -54,10 +49,7 @@ export function createHandAgentService(
       parts.streams.serve(requests, agentOf(context).handAgentId, context),
     streamTransfer: (requests, context) =>
       parts.transfers.serve(requests, agentOf(context).handAgentId, context),
-    // biome-ignore lint/correctness/useYield: refuses before the first message
-    async *readResource({ sha256 }) {
-      throw notFound("stored file of a hand that is being made", sha256);
-    },
+    readResource: (request, context) => readResource(deps, request, agentOf(context).handAgentId),
     // biome-ignore lint/correctness/useYield: refuses before the first message
     async *streamTunnel() {
       throw new TendonError("NOT_FOUND", "nobody asked for this tunnel");
@@ -92,6 +84,7 @@ async function* connect(
   const greeting = await readGreeting(deps, iterator);
   const record = { handAgentId, replicaId: deps.replicaId, greeting: greetingRecord(greeting) };
   const stored = await parts.admission.run(context.signal, () => deps.store.handAgents.connect(record));
+  const facts = { handAgentId, workspaceId, generation: stored.generation };
   const connection = new AgentConnection({
     handAgentId,
     generation: stored.generation,
@@ -101,14 +94,13 @@ async function* connect(
     timing: deps.timing,
     onReport: (report) => parts.reconciler.report(handAgentId, report),
     onDraining: () => parts.connections.changed(),
-    onResources: () => {},
+    onResources: (resources) => noteMachine(deps, facts, resources),
     transfers: parts.transfers,
     cut: (error) => {
       context.fail(error);
       parts.destroyPeer(context.peer);
     },
   });
-  const facts = { handAgentId, workspaceId, generation: stored.generation };
   try {
     context.signal.throwIfAborted();
     connection.post({ case: "welcome", value: welcome(deps, greeting, stored) });
@@ -188,44 +180,4 @@ function checkLabels(labels: Readonly<Record<string, string>>): void {
       throw invalidField("labels", `keys have 1 to ${MAX_LABEL_CHARS} characters, values at most as many`);
     }
   }
-}
-
-function greetingRecord(greeting: HandAgentGreeting): GreetingRecord {
-  const toolLists = new Map<string, readonly ToolRecord[]>();
-  const drivers = greeting.drivers.map((driver): DriverRecord => {
-    const tools = toolsOf(driver);
-    const toolsDigest = digestOfTools(tools);
-    toolLists.set(toolsDigest, tools);
-    return {
-      name: driver.name,
-      available: driver.available,
-      detail: driver.detail,
-      capabilities: driver.capabilities,
-      toolsDigest,
-    };
-  });
-  return {
-    journalId: greeting.journalId,
-    build: greeting.build,
-    drivers,
-    toolLists,
-    labels: greeting.labels,
-    capacityHands: greeting.capacityHands,
-  };
-}
-
-function toolsOf(driver: DriverDescription): ToolRecord[] {
-  return driver.tools.map(({ name, description, inputSchema }, index) => {
-    try {
-      const schema: unknown = JSON.parse(inputSchema);
-      if (typeof schema !== "object" || schema === null || Array.isArray(schema))
-        throw new Error("no object");
-    } catch {
-      throw invalidField(
-        `greeting.drivers["${driver.name}"].tools[${index}].input_schema`,
-        "must be JSON text of one object",
-      );
-    }
-    return { name, description, inputSchema };
-  });
 }

@@ -7,7 +7,7 @@ import type { Store } from "../store/store.ts";
 import type { HandTiming } from "./timing.ts";
 
 export interface HandDeps {
-  readonly store: Pick<Store, "handAgents" | "hands" | "executions" | "environments">;
+  readonly store: Pick<Store, "handAgents" | "hands" | "executions" | "environments" | "blobs">;
   readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
   /** The other replicas of the server. */
   readonly peers: Peers;

@@ -13,7 +13,7 @@ import {
   type LeftProcess,
   LeftProcessSchema,
 } from "../../proto/gen/tendon/v1/hand_pb.js";
-import type { HandAgentRecord, ToolRecord } from "../store/hand-agents.ts";
+import type { HandAgentRecord, MachineRecord, ToolRecord } from "../store/hand-agents.ts";
 import type { HandRecord, HandStateName } from "../store/hands.ts";
 
 const STATES: Readonly<Record<HandStateName, HandState>> = {
@@ -61,16 +61,28 @@ export function handAgentMessage(
       available: driver.available,
       detail: driver.detail,
       capabilities: [...driver.capabilities],
+      images: [...(driver.images ?? [])],
       tools: toolsOf(driver.toolsDigest).map((tool) => ({ ...tool })),
     })),
     capacityHands: agent.capacityHands,
     hands: agent.hands,
     build: agent.build,
     generation: BigInt(agent.generation),
+    ...(agent.machine === undefined ? {} : { resources: machineMessage(agent.machine) }),
     enrolledAt: timestampFromDate(agent.enrolledAt),
     ...(agent.lastSeenAt === undefined ? {} : { lastSeenAt: timestampFromDate(agent.lastSeenAt) }),
     ...(agent.revokedAt === undefined ? {} : { revokedAt: timestampFromDate(agent.revokedAt) }),
   });
+}
+
+function machineMessage(machine: MachineRecord) {
+  return {
+    cpuMillis: machine.cpuMillis,
+    memoryBytes: BigInt(machine.memoryBytes),
+    memoryFreeBytes: BigInt(machine.memoryFreeBytes),
+    diskBytes: BigInt(machine.diskBytes),
+    diskFreeBytes: BigInt(machine.diskFreeBytes),
+  };
 }
 
 export function environmentOf(hand: HandRecord): EnvironmentSpec {

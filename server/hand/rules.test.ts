@@ -40,12 +40,13 @@ function agent(id: string, change: Partial<HandAgentRecord> = {}): HandAgentReco
     capacityHands: 2,
     hands: 0,
     lastSeenAt: new Date(0),
+    machine: undefined,
     online: true,
     ...change,
   };
 }
 
-const anywhere = { driver: "process", pool: "", labels: {} };
+const anywhere = { driver: "process", pool: "", labels: {}, image: "", memoryBytes: 0 };
 const always = () => true;
 
 describe("placement", () => {
@@ -63,6 +64,32 @@ describe("placement", () => {
     expect(placed(agents)).toBe("a");
     expect(placed([...agents].reverse())).toBe("a");
     expect(placed([agent("b"), agent("a", { hands: 1 })])).toBe("b");
+  });
+
+  test("prefers an agent that has the image, before more room, and waits where memory or disk are short", () => {
+    const with1 = { ...process, images: ["app:1"] };
+    const agents = [agent("a", { capacityHands: 9 }), agent("b", { drivers: [with1] })];
+    expect(placed(agents, { ...anywhere, image: "app:1" })).toBe("b");
+    expect(placed(agents, { ...anywhere, image: "app:2" })).toBe("a");
+    expect(
+      placed([agent("a"), agent("b", { drivers: [with1], hands: 2 })], { ...anywhere, image: "app:1" }),
+    ).toBe("a");
+    const GiB = 1024 ** 3;
+    const machine = {
+      cpuMillis: 2_000,
+      memoryBytes: 8 * GiB,
+      memoryFreeBytes: GiB,
+      diskBytes: 0,
+      diskFreeBytes: 0,
+    };
+    const small = agent("a", { machine, capacityHands: 9 });
+    expect(placed([small, agent("b")], { ...anywhere, memoryBytes: 2 * GiB })).toBe("b");
+    expect(placed([small], { ...anywhere, memoryBytes: GiB })).toBe("a");
+    expect(placed([small], { ...anywhere, memoryBytes: 2 * GiB })).toBe(
+      "no fitting hand agent has 2048 MiB of memory free",
+    );
+    const full = { ...machine, diskBytes: 100 * GiB, diskFreeBytes: 1_000 };
+    expect(placed([agent("a", { machine: full })])).toContain("less than 256 MiB of disk free");
   });
 
   test("names the first condition that nobody meets", () => {

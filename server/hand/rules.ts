@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from "node:util";
 import { invalidField } from "../../kit/errors.ts";
 import type { EnvironmentSpec } from "../../proto/gen/tendon/v1/environment_pb.js";
 import type { ToolUseRecord } from "../store/executions.ts";
-import type { DriverRecord, HandAgentRecord } from "../store/hand-agents.ts";
+import type { DriverRecord, HandAgentRecord, MachineRecord } from "../store/hand-agents.ts";
 import { DEFAULT_CALL_TIMEOUT_MS, MAX_CALL_TIMEOUT_MS } from "./timing.ts";
 
 /** What an environment asks of the agent that hosts its hands. */
@@ -11,7 +11,14 @@ export interface PlacementWish {
   readonly driver: string;
   readonly pool: string;
   readonly labels: Readonly<Record<string, string>>;
+  /** Preferred is an agent that has it; empty: none is needed. */
+  readonly image: string;
+  /** What the hand is to be given; 0: not said. */
+  readonly memoryBytes: number;
 }
+
+/** An agent whose disk has less than this is given no hands: they could not even write what they are asked to. */
+const MIN_FREE_DISK_BYTES = 256 * 1024 * 1024;
 
 export type Placement =
   | {
@@ -24,12 +31,18 @@ export type Placement =
   | { readonly kind: "wait"; readonly why: string; readonly full?: readonly HandAgentRecord[] };
 
 export function wishOf(spec: EnvironmentSpec, defaultDriver: string): PlacementWish {
-  return { driver: spec.driver || defaultDriver, pool: spec.pool, labels: spec.labels };
+  return {
+    driver: spec.driver || defaultDriver,
+    pool: spec.pool,
+    labels: spec.labels,
+    image: spec.image,
+    memoryBytes: Number(spec.limits?.memoryBytes ?? 0n),
+  };
 }
 
 /**
- * Chooses among the workspace's agents: labels, driver and room decide who can, then most free slots, then the id. The
- * reason names the first condition that nobody meets.
+ * Chooses among the workspace's agents: labels, driver, memory, disk and room decide who can; among those one that has
+ * the image, then most free slots, then the id. The reason names the first condition that nobody meets.
  */
 export function choosePlacement(
   wish: PlacementWish,
@@ -53,21 +66,48 @@ export function choosePlacement(
   }
   const able = labelled.filter((agent) => driverOf(agent, wish.driver) !== undefined);
   if (able.length === 0) return { kind: "wait", why: whyNoDriver(wish.driver, labelled, where) };
-  const free = able
-    .filter((agent) => agent.hands < agent.capacityHands)
-    .sort(
-      (a, b) =>
-        b.capacityHands - b.hands - (a.capacityHands - a.hands) || (a.handAgentId < b.handAgentId ? -1 : 1),
-    );
-  const agent = free[0];
+  const large = able.filter(
+    ({ machine }) => machine === undefined || whyTooSmall(wish, machine) === undefined,
+  );
+  if (large.length === 0) return { kind: "wait", why: `${whyTooSmall(wish, able[0]!.machine!)}${where}` };
+  const agent = large.filter(({ hands, capacityHands }) => hands < capacityHands).sort(byPreference(wish))[0];
   if (agent === undefined) {
     const count =
-      able.length === 1 ? "the fitting hand agent is" : `all ${able.length} fitting hand agents are`;
-    return { kind: "wait", why: `${count} full`, full: able };
+      large.length === 1 ? "the fitting hand agent is" : `all ${large.length} fitting hand agents are`;
+    return { kind: "wait", why: `${count} full`, full: large };
   }
   const driver = driverOf(agent, wish.driver)!;
   const name = agent.name === "" ? agent.handAgentId : `${agent.name} (${agent.handAgentId})`;
-  return { kind: "place", agent, driver, why: `placed on ${name} by driver ${driver.name}` };
+  const image = hasImage(agent, wish) ? ", which has its image" : "";
+  return { kind: "place", agent, driver, why: `placed on ${name} by driver ${driver.name}${image}` };
+}
+
+function byPreference(wish: PlacementWish): (a: HandAgentRecord, b: HandAgentRecord) => number {
+  const free = (agent: HandAgentRecord) => agent.capacityHands - agent.hands;
+  return (a, b) =>
+    Number(hasImage(b, wish)) - Number(hasImage(a, wish)) ||
+    free(b) - free(a) ||
+    (a.handAgentId < b.handAgentId ? -1 : 1);
+}
+
+function hasImage(agent: HandAgentRecord, { driver, image }: PlacementWish): boolean {
+  return image !== "" && (driverOf(agent, driver)?.images?.includes(image) ?? false);
+}
+
+/** What the machine has not enough of; undefined when it has. What a machine does not say stands in nobody's way. */
+function whyTooSmall({ memoryBytes }: PlacementWish, machine: MachineRecord): string | undefined {
+  const { memoryBytes: has, memoryFreeBytes, diskBytes, diskFreeBytes } = machine;
+  if (memoryBytes > 0 && has > 0 && memoryFreeBytes < memoryBytes) {
+    return `no fitting hand agent has ${mib(memoryBytes)} of memory free`;
+  }
+  if (diskBytes > 0 && diskFreeBytes < MIN_FREE_DISK_BYTES) {
+    return `the fitting hand agents have less than ${mib(MIN_FREE_DISK_BYTES)} of disk free`;
+  }
+  return undefined;
+}
+
+function mib(bytes: number): string {
+  return `${Math.ceil(bytes / 1024 / 1024)} MiB`;
 }
 
 /** INVALID_FIELD for a name that could be taken for something else where tools are named after slots. */

@@ -1,6 +1,7 @@
 /** What clients and harnesses call. */
 import { toJson } from "@bufbuild/protobuf";
 import { notFound, TendonError } from "../../kit/errors.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -31,6 +32,7 @@ import type { HandOvers } from "./hand-over.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
 import { type Provisioner, provisionError } from "./provisioner.ts";
 import { checkSlot } from "./rules.ts";
+import { checkStoredFiles } from "./stored-resources.ts";
 import type { ToolLists } from "./tool-lists.ts";
 
 export interface HandServiceParts {
@@ -59,8 +61,11 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     checkSlot(request.slot, "slot");
     const lease = request.sessionId === "" ? undefined : leaseOf(principal, request.lease);
     if (request.sessionId === "" && principal.kind === "harness") throw needsSession();
+    const workspaceId = await this.workspaceFor(request, principal);
+    refuseNul(request.resources, "resources");
+    await checkStoredFiles(this.deps.store.blobs, workspaceId, request.resources);
     const opened = await this.deps.store.hands.open({
-      workspaceId: await this.workspaceFor(request, principal),
+      workspaceId,
       sessionId: request.sessionId || undefined,
       slot: request.slot,
       environmentId: request.environmentId,

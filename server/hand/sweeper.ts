@@ -9,6 +9,7 @@ import type { ExecutionHub } from "./execution-hub.ts";
 import { stopMessage } from "./execution-messages.ts";
 import { loseAgent } from "./hand-control.ts";
 import type { HandEndings } from "./hand-endings.ts";
+import { environmentOf } from "./hand-messages.ts";
 import type { HandParking } from "./hand-parking.ts";
 import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
@@ -28,6 +29,8 @@ export interface SweeperParts {
 
 /** A hand may be in state provisioning for the longest provision timeout and so much more. */
 const PROVISIONING_LIMIT_MS = 3_600_000 + 300_000;
+/** A hundred years. */
+const NEVER_MS = 36_525 * 24 * 3_600_000;
 const BATCH = 100;
 /** Parked hands that are released in one round: their agents remove files. */
 const RELEASE_BATCH = 10;
@@ -45,6 +48,7 @@ export class Sweeper implements Service {
   private readonly timers: (() => void)[] = [];
   private readonly running = new Set<Promise<void>>();
   private stopped = false;
+  private startedMs = Number.NEGATIVE_INFINITY;
   private lastReapMs = Number.NEGATIVE_INFINITY;
   private lastExcessMs = Number.NEGATIVE_INFINITY;
   /** When a stored result was first seen whose output still comes over another replica. */
@@ -57,6 +61,7 @@ export class Sweeper implements Service {
   }
 
   async start(): Promise<void> {
+    this.startedMs = this.deps.clock.monotonicMs();
     const { timing } = this.deps;
     this.timers.push(this.alone(timing.sweepEveryMs, () => this.sweep()));
     this.timers.push(this.alone(timing.pollResultsMs, () => this.poll()));
@@ -82,6 +87,7 @@ export class Sweeper implements Service {
     await this.attempt("hands that were parked for long could not be released", () =>
       this.releaseLongParked(),
     );
+    await this.attempt("old hands could not be released", () => this.releaseAged());
     await this.attempt("unowned hands could not be named", () => this.nameUnowned());
   }
 
@@ -180,10 +186,12 @@ export class Sweeper implements Service {
   }
 
   private async endStale(): Promise<void> {
-    const { store, timing } = this.deps;
+    const { clock, store, timing } = this.deps;
     const stale = await store.hands.stale({
       provisioningForMs: PROVISIONING_LIMIT_MS,
-      offlineForMs: timing.keepOfflineMs,
+      // A server that was away itself first lets the agents come back.
+      offlineForMs:
+        clock.monotonicMs() - this.startedMs < timing.agentOfflineMs ? NEVER_MS : timing.keepOfflineMs,
       limit: BATCH,
     });
     for (const one of stale) await this.endOne(one);
@@ -211,12 +219,23 @@ export class Sweeper implements Service {
       await Promise.all(hands.map((hand) => this.parts.endings.release(hand, why, undefined)));
     };
     const old = await store.hands.longParked(timing.keepParkedMs, RELEASE_BATCH);
-    await release(old, `it was parked for ${durationText(timing.keepParkedMs)}`);
+    const keptFor = (hand: HandRecord) => Number(environmentOf(hand).keepParkedMs) || timing.keepParkedMs;
+    await Promise.all(old.map((hand) => release([hand], `it was parked for ${durationText(keptFor(hand))}`)));
     const now = this.deps.clock.monotonicMs();
     if (now - this.lastExcessMs < timing.reaperPeriodMs) return;
     this.lastExcessMs = now;
     const excess = await store.hands.excessParked(MAX_PARKED_OF_AGENT, EXCESS_BATCH);
     await release(excess, `its hand agent keeps at most ${MAX_PARKED_OF_AGENT} parked hands`);
+  }
+
+  private async releaseAged(): Promise<void> {
+    const aged = await this.deps.store.hands.aged(RELEASE_BATCH);
+    await Promise.all(
+      aged.map((hand) => {
+        const why = `it was older than ${durationText(Number(environmentOf(hand).maxAgeMs))}`;
+        return this.parts.endings.release(hand, why, undefined);
+      }),
+    );
   }
 
   private async nameUnowned(): Promise<void> {

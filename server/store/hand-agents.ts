@@ -29,6 +29,17 @@ export interface DriverRecord {
   readonly capabilities: readonly string[];
   /** Its tool list, by digest. */
   readonly toolsDigest: string;
+  /** Images that the machine has. */
+  readonly images?: readonly string[];
+}
+
+/** What a machine has; 0 for what is not known. */
+export interface MachineRecord {
+  readonly cpuMillis: number;
+  readonly memoryBytes: number;
+  readonly memoryFreeBytes: number;
+  readonly diskBytes: number;
+  readonly diskFreeBytes: number;
 }
 
 export interface HandAgentRecord {
@@ -50,6 +61,8 @@ export interface HandAgentRecord {
   /** Hands that it hosts or is about to. */
   readonly hands: number;
   readonly lastSeenAt: Date | undefined;
+  /** Undefined when it never said. */
+  readonly machine: MachineRecord | undefined;
   /** A replica holds its connection and has heard from it lately. */
   readonly online: boolean;
 }
@@ -63,6 +76,7 @@ export interface GreetingRecord {
   readonly toolLists: ReadonlyMap<string, readonly ToolRecord[]>;
   readonly labels: Readonly<Record<string, string>>;
   readonly capacityHands: number;
+  readonly machine: MachineRecord | undefined;
 }
 
 export interface HandAgentStore {
@@ -91,6 +105,8 @@ export interface HandAgentStore {
     replicaId: string;
     greeting: GreetingRecord;
   }): Promise<{ generation: number; installationId: string }>;
+  /** What the agent's machine has now, as said on the connection of this generation. */
+  noteMachine(request: { handAgentId: string; generation: number; machine: MachineRecord }): Promise<void>;
   /** The connection of this generation ended; a newer one is left alone (H3). */
   disconnect(request: { handAgentId: string; generation: number }): Promise<void>;
   /**

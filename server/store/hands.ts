@@ -154,7 +154,9 @@ export interface HandStore {
    * parked (any more).
    */
   resume(handId: string, stateDetail: string): Promise<HandRecord | "full" | undefined>;
-  /** Hands that have been parked for `keepMs`; the longest parked first, at most `limit`. */
+  /** Hands that are older than their environment lets them become, in which nothing runs and whose sessions rest. */
+  aged(limit: number): Promise<HandRecord[]>;
+  /** Hands that have been parked for as long as their environment says, or else for `keepMs`; the longest parked first, at most `limit`. */
   longParked(keepMs: number, limit: number): Promise<HandRecord[]>;
   /** Parked hands beyond the newest `mostOfAgent` of one agent; the longest parked first, at most `limit`. */
   excessParked(mostOfAgent: number, limit: number): Promise<HandRecord[]>;

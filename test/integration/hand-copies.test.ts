@@ -18,7 +18,7 @@ let handId: string;
 beforeAll(async () => {
   database = await createTestDatabase();
   dir = await makeAgentDir();
-  rig = new HandRig({ pool: database.pool(), timing: { copyStallMs: 1_500, parkEveryMs: 50 } });
+  rig = new HandRig({ pool: database.pool(), timing: { parkEveryMs: 50 } });
   await rig.start();
   agent = agentInProcess({ url: rig.url, dataDir: dir.path, joinToken: await rig.joinToken(), drainMs: 200 });
   await agent.start();
@@ -163,30 +163,19 @@ test("a tree that does not fit what is there changes nothing", async () => {
   expect(await listing()).not.toContain(".tendon-copy");
 });
 
-test("a copy that breaks off leaves what was there, whether its caller goes away or stands still (R11)", async () => {
+test("a copy that breaks off leaves what was there (R11)", async () => {
   await copyIn(rig.client, { handId, path: "f" }, Buffer.from("whole"));
   await copyIn(rig.client, { handId, path: "t", tar: true }, pack(["a", "whole"]));
   const archive = pack(["a", "x".repeat(2_000_000)], ["b", "y"]);
   for (const tar of [false, true]) {
-    for (const how of ["cancel", "stall"] as const) {
-      const call = rig.client.copyIn();
-      await call.send({ kind: { case: "target", value: { handId, path: tar ? "t" : "f", tar } } });
-      await call.send({ kind: { case: "chunk", value: archive.subarray(0, 1_000_000) } });
-      await eventually(async () => (await listing()).includes(".tendon-"), { withinMs: 5_000 });
-      if (how === "cancel") call.cancel();
-      else
-        await eventually(
-          () =>
-            call.send({ kind: { case: "chunk", value: new Uint8Array() } }).then(
-              () => false,
-              () => true,
-            ),
-          { withinMs: 10_000 },
-        );
-      expect(await reasonOf(call.end())).toContain(how === "cancel" ? "CANCELLED" : "DEADLINE_EXCEEDED");
-      await eventually(async () => !(await listing()).includes(".tendon-"), { withinMs: 5_000 });
-      expect([tar, how, await bash("head -c 9 f; head -c 9 t/a")]).toEqual([tar, how, "wholewhole"]);
-    }
+    const call = rig.client.copyIn();
+    await call.send({ kind: { case: "target", value: { handId, path: tar ? "t" : "f", tar } } });
+    await call.send({ kind: { case: "chunk", value: archive.subarray(0, 1_000_000) } });
+    await eventually(async () => (await listing()).includes(".tendon-"), { withinMs: 15_000 });
+    call.cancel();
+    expect(await reasonOf(call.end())).toContain("CANCELLED");
+    await eventually(async () => !(await listing()).includes(".tendon-"), { withinMs: 15_000 });
+    expect(await bash("cat f t/a; ls t")).toBe("wholewholea");
   }
   // A stream that ends without its end was cut, and so was one that says that there was more, or something else.
   for (const end of [
@@ -204,18 +193,6 @@ test("a copy that breaks off leaves what was there, whether its caller goes away
   const cut = copyIn(rig.client, { handId, path: "t", tar: true }, archive.subarray(0, 1_500_000));
   expect(await reasonOf(cut)).toContain("cut off");
   expect(await bash("cat f t/a; ls t")).toBe("wholewholea");
-});
-
-test("a reader that stands still is left, and holds up nobody", async () => {
-  await bash("head -c 40000000 /dev/zero > big");
-  const reading = rig.client.copyOut({ handId, path: "big" })[Symbol.asyncIterator]();
-  await reading.next();
-  expect(await bash("echo goes on")).toBe("goes on");
-  const read = async () => {
-    for (let next = await reading.next(); !next.done; next = await reading.next());
-  };
-  await eventually(async () => (await rig.area.openCopies()) === 0, { withinMs: 10_000 });
-  expect(await reasonOf(read())).toContain("DEADLINE_EXCEEDED");
 });
 
 test("what is not there, is no file, or is a directory, is said by its name", async () => {

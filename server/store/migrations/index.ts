@@ -7,6 +7,7 @@ import { parkedHands } from "./0005-parked-hands.ts";
 import { sessionLoop } from "./0006-session-loop.ts";
 import { tamperEvidence } from "./0007-tamper-evidence.ts";
 import { brains } from "./0008-brains.ts";
+import { handLives } from "./0009-hand-lives.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -20,4 +21,5 @@ export const migrations: readonly Migration[] = [
   sessionLoop,
   tamperEvidence,
   brains,
+  handLives,
 ];

@@ -6,6 +6,7 @@ import {
   digestOfTools,
   type HandAgentRecord,
   type HandAgentStore,
+  type MachineRecord,
   type ToolRecord,
   toolListText,
 } from "../hand-agents.ts";
@@ -22,7 +23,7 @@ export const LIVING_HANDS = "state in ('provisioning', 'ready', 'parked')";
 export const PLACED_HANDS = "(state in ('provisioning', 'ready') or destroy_pending)";
 
 const COLUMNS = `a.hand_agent_id, a.workspace_id, a.pool, a.name, a.labels, a.public_key, a.enrolled_at, a.revoked_at, a.generation,
-  a.replica_id, a.journal_id, a.build, a.drivers, a.capacity_hands, a.last_seen_at,
+  a.replica_id, a.journal_id, a.build, a.drivers, a.capacity_hands, a.last_seen_at, a.resources,
   (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and ${PLACED_HANDS}) as hands,
   a.revoked_at is null and a.replica_id is not null and a.last_seen_at > clock_timestamp() - ${SEEN_WITHIN} as online`;
 
@@ -42,6 +43,7 @@ interface HandAgentRow {
   drivers: string;
   capacity_hands: number;
   last_seen_at: Date | null;
+  resources: string;
   hands: number;
   online: boolean;
 }
@@ -77,6 +79,13 @@ export function createHandAgentStore(pool: Pool): HandAgentStore {
       return rows.map(toHandAgent);
     },
     connect: (request) => inTransaction(pool, (transaction) => connect(transaction, request)),
+    async noteMachine({ handAgentId, generation, machine }) {
+      await pool.query("update hand_agents set resources = $3 where hand_agent_id = $1 and generation = $2", [
+        handAgentId,
+        generation,
+        JSON.stringify(machine),
+      ]);
+    },
     async disconnect({ handAgentId, generation }) {
       await pool.query(
         `update hand_agents set replica_id = null, last_seen_at = clock_timestamp()
@@ -239,7 +248,7 @@ async function connect(
   for (const tools of greeting.toolLists.values()) await writeToolList(transaction, tools);
   const { rows } = await transaction.query<{ generation: number; revoked: boolean }>(
     `update hand_agents set generation = generation + 1, replica_id = $2, journal_id = $3, build = $4, drivers = $5,
-       labels = $6, capacity_hands = $7, last_seen_at = clock_timestamp()
+       labels = $6, capacity_hands = $7, resources = $8, last_seen_at = clock_timestamp()
      where hand_agent_id = $1 returning generation, revoked_at is not null as revoked`,
     [
       handAgentId,
@@ -249,6 +258,7 @@ async function connect(
       JSON.stringify(greeting.drivers),
       JSON.stringify(greeting.labels),
       greeting.capacityHands,
+      JSON.stringify(greeting.machine ?? {}),
     ],
   );
   const row = rows[0];
@@ -275,6 +285,7 @@ function toHandAgent(row: HandAgentRow): HandAgentRecord {
     capacityHands: row.capacity_hands,
     hands: row.hands,
     lastSeenAt: row.last_seen_at ?? undefined,
+    machine: row.resources === "{}" ? undefined : (JSON.parse(row.resources) as MachineRecord),
     online: row.online,
   };
 }

@@ -13,7 +13,7 @@ const NEWEST_CALLS = 16;
 
 export function parking(
   pool: Pool,
-): Pick<HandStore, "unused" | "park" | "resume" | "longParked" | "excessParked"> {
+): Pick<HandStore, "unused" | "park" | "resume" | "longParked" | "aged" | "excessParked"> {
   return {
     unused: (query) => unused(pool, query),
     park: (request) => inTransaction(pool, (transaction) => park(transaction, request)),
@@ -22,9 +22,24 @@ export function parking(
     async longParked(keepMs, limit) {
       const { rows } = await pool.query<HandRow>(
         `select ${HAND_COLUMNS} from hands
-         where state = 'parked' and parked_at < clock_timestamp() - $1 * interval '1 millisecond'
+         where state = 'parked' and parked_at < clock_timestamp()
+           - case when keep_parked_ms > 0 then keep_parked_ms else $1 end * interval '1 millisecond'
          order by parked_at, hand_id limit $2`,
         [keepMs, limit],
+      );
+      return rows.map(toHand);
+    },
+    async aged(limit) {
+      const { rows } = await pool.query<HandRow>(
+        `select ${prefixed("h")} from hands h left join sessions s using (session_id)
+         where h.max_age_ms > 0 and h.state in ('ready', 'parked')
+           and h.created_at < clock_timestamp() - h.max_age_ms * interval '1 millisecond'
+           and (s.session_id is null
+             or not (s.status = 'running' or (s.lease_id is not null and s.lease_expires_at > clock_timestamp())))
+           and not exists (select 1 from executions e
+             where e.hand_agent_id = h.hand_agent_id and e.hand_id = h.hand_id and e.finished_at is null)
+         order by h.created_at, h.hand_id limit $1`,
+        [limit],
       );
       return rows.map(toHand);
     },
@@ -44,11 +59,8 @@ export function parking(
 }
 
 async function unused(pool: Pool, query: UnusedHandsQuery): Promise<HandRecord[]> {
-  const columns = HAND_COLUMNS.split(/,\s+/)
-    .map((column) => `h.${column}`)
-    .join(", ");
   const { rows } = await pool.query<HandRow>(
-    `select ${columns} from hands h
+    `select ${prefixed("h")} from hands h
        join hand_agents a using (hand_agent_id) left join sessions s using (session_id),
      lateral (select coalesce(h.last_used_at, h.ready_at, h.created_at) as begun,
        clock_timestamp() - case when $3 and h.idle_timeout_ms > 0 then h.idle_timeout_ms else $2 end
@@ -75,6 +87,12 @@ async function unused(pool: Pool, query: UnusedHandsQuery): Promise<HandRecord[]
     ],
   );
   return rows.map(toHand);
+}
+
+function prefixed(table: string): string {
+  return HAND_COLUMNS.split(/,\s+/)
+    .map((column) => `${table}.${column}`)
+    .join(", ");
 }
 
 async function park(

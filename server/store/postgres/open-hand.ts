@@ -39,8 +39,8 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
   const { rows } = await transaction.query<HandRow>(
     `insert into hands (hand_id, workspace_id, session_id, slot, environment_id, environment, resources, request_id, state,
-       of_session, notice, idle_timeout_ms)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10, $11) returning ${HAND_COLUMNS}`,
+       of_session, notice, idle_timeout_ms, keep_parked_ms, max_age_ms)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10, $11, $12, $13) returning ${HAND_COLUMNS}`,
     [
       newId("hand"),
       request.workspaceId,
@@ -52,16 +52,16 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
       request.requestId ?? null,
       sessionId !== undefined,
       notice,
-      idleTimeoutOf(environment.spec),
+      ...boundsOf(environment.spec),
     ],
   );
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
 }
 
-/** 0: the server's default. The text is canonical JSON of an EnvironmentSpec, where 64-bit numbers are strings. */
-function idleTimeoutOf(spec: string): number {
-  const { idleTimeoutMs } = JSON.parse(spec) as { idleTimeoutMs?: string | number };
-  return Number(idleTimeoutMs ?? 0);
+/** In milliseconds. The text is canonical JSON of an EnvironmentSpec, where 64-bit numbers are strings. */
+function boundsOf(spec: string): [idleTimeout: number, keepParked: number, maxAge: number] {
+  const { idleTimeoutMs, keepParkedMs, maxAgeMs } = JSON.parse(spec) as Record<string, string | undefined>;
+  return [Number(idleTimeoutMs ?? 0), Number(keepParkedMs ?? 0), Number(maxAgeMs ?? 0)];
 }
 
 function isLiving(row: HandRow): boolean {
@@ -82,7 +82,15 @@ async function findRequest(
   );
   const row = rows[0];
   if (row === undefined) return undefined;
-  if ((row.session_id ?? undefined) !== request.sessionId || row.slot !== request.slot) {
+  if (row.owner_number > 1 && (row.session_id ?? undefined) !== request.sessionId) {
+    throw new TendonError("HAND_RELEASED", `hand "${row.hand_id}" was handed over to another session`);
+  }
+  const isSame =
+    (row.session_id ?? undefined) === request.sessionId &&
+    (row.slot === request.slot || row.owner_number > 1) &&
+    row.resources === request.resources &&
+    (request.environmentId === "" || row.environment_id === request.environmentId);
+  if (!isSame) {
     throw new TendonError("REQUEST_ID_REUSED", `request_id "${request.requestId}" was used for another hand`);
   }
   if (request.sessionId !== undefined) await lockSession(transaction, request.sessionId, request.lease);

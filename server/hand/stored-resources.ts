@@ -1,0 +1,43 @@
+/** Stored files that hands are given: referred to while the hand is being made, read by the agent that makes it. */
+import { invalidField, notFound } from "../../kit/errors.ts";
+import type {
+  ReadResourceRequest,
+  ReadResourceResponse,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandResource } from "../../proto/gen/tendon/v1/hand_pb.js";
+import type { BlobStore } from "../store/blobs.ts";
+import type { HandRecord } from "../store/hands.ts";
+import type { HandDeps } from "./deps.ts";
+import { resourcesOf } from "./hand-messages.ts";
+
+type Blobs = Pick<BlobStore, "find" | "read">;
+
+/** INVALID_FIELD for a file that the workspace does not have. */
+export async function checkStoredFiles(
+  blobs: Blobs,
+  workspaceId: string,
+  resources: readonly HandResource[],
+): Promise<void> {
+  for (const [index, { kind }] of resources.entries()) {
+    if (kind.case !== "storedFile") continue;
+    const { sha256 } = kind.value;
+    if ((await blobs.find(workspaceId, sha256)) === undefined)
+      throw invalidField(`resources[${index}].stored_file.sha256`, `the workspace has no file "${sha256}"`);
+  }
+}
+
+/** Only what a hand that this agent is to make was given. */
+export async function* readResource(
+  { store }: Pick<HandDeps, "store">,
+  { handId, sha256 }: ReadResourceRequest,
+  handAgentId: string,
+): AsyncGenerator<Pick<ReadResourceResponse, "chunk">> {
+  const hand = await store.hands.find(handId);
+  if (!mayRead(hand, handAgentId, sha256)) throw notFound("stored file of a hand that is being made", sha256);
+  for await (const chunk of store.blobs.read({ workspaceId: hand.workspaceId, sha256 })) yield { chunk };
+}
+
+function mayRead(hand: HandRecord | undefined, handAgentId: string, sha256: string): hand is HandRecord {
+  if (hand?.handAgentId !== handAgentId || hand.state !== "provisioning") return false;
+  return resourcesOf(hand).some(({ kind }) => kind.case === "storedFile" && kind.value.sha256 === sha256);
+}
