@@ -1,14 +1,16 @@
 /** `npm run bench -- NAME [--json] [--scale N]`, or `--list`. Exit code 0 whether or not aims are met: figures are for reading. */
 import { parseArgs } from "node:util";
+import { agents } from "./agents.ts";
 import { append } from "./append.ts";
 import { execute } from "./execute.ts";
+import { flood } from "./flood.ts";
 import type { Bench, BenchContext } from "./frame/bench.ts";
 import { thisMachine } from "./frame/machine.ts";
 import { reportJson, reportTable } from "./frame/report.ts";
 import { history } from "./history.ts";
 import { tail } from "./tail.ts";
 
-const BENCHES: readonly Bench[] = [append, execute, history, tail];
+const BENCHES: readonly Bench[] = [agents, append, execute, flood, history, tail];
 
 async function runBench(bench: Bench, scale: number) {
   const undos: (() => Promise<void> | void)[] = [];

@@ -10,10 +10,15 @@ export const BARE_PATHS = { echo: "/bare.Bare/Echo", watch: "/bare.Bare/Watch", 
 export const ALL_STREAMS = 0xffffffff;
 
 export interface BareGrpc {
+  /** Of the process that does nothing. */
+  readonly pid: number;
   /** One unary call; the answer has the same bytes. */
   echo(bytes: Buffer): Promise<void>;
-  /** Opens so many streams more; each message on one of them arrives at `arrivals`. Resolves when all of them stand. */
-  openStreams(count: number, arrivals: Arrivals): Promise<void>;
+  /**
+   * Opens so many streams more, 100 on each connection unless told otherwise; each message on one of them arrives at
+   * `arrivals`. Resolves when all of them stand.
+   */
+  openStreams(count: number, arrivals: Arrivals, perConnection?: number): Promise<void>;
   /** Has the bytes written to a stream, by its number from 0, or to all; says when that began, see `atMs`. */
   push(stream: number, bytes: Buffer): Promise<number>;
 }
@@ -21,9 +26,16 @@ export interface BareGrpc {
 const STREAMS_PER_CONNECTION = 100;
 const pass = (bytes: Buffer) => bytes;
 
-export async function startBareGrpc(context: BenchContext): Promise<BareGrpc> {
+/** `environment` holds variables for its process besides those of this one. */
+export async function startBareGrpc(
+  context: BenchContext,
+  environment: Readonly<Record<string, string>> = {},
+): Promise<BareGrpc> {
   const program = fileURLToPath(new URL("./bare-grpc-program.ts", import.meta.url));
-  const child = spawn(process.execPath, ["--import", "tsx", program], { stdio: ["pipe", "pipe", "inherit"] });
+  const child = spawn(process.execPath, ["--import", "tsx", program], {
+    stdio: ["pipe", "pipe", "inherit"],
+    env: { ...process.env, ...environment },
+  });
   context.defer(() => end(child));
   const port = await portOf(child);
   const clients: GrpcClient[] = [];
@@ -48,14 +60,15 @@ export async function startBareGrpc(context: BenchContext): Promise<BareGrpc> {
       );
     });
   return {
+    pid: child.pid ?? 0,
     async echo(bytes) {
       await call(BARE_PATHS.echo, bytes);
     },
-    async openStreams(count, arrivals) {
+    async openStreams(count, arrivals, perConnection = STREAMS_PER_CONNECTION) {
       const standing: Promise<void>[] = [];
       let client: GrpcClient | undefined;
       for (let n = 0; n < count; n++) {
-        if (client === undefined || n % STREAMS_PER_CONNECTION === 0) client = connect();
+        if (client === undefined || n % perConnection === 0) client = connect();
         const stream = client.makeServerStreamRequest(BARE_PATHS.watch, pass, pass, numbered(streams.length));
         streams.push(stream);
         standing.push(follow(stream, arrivals));
