@@ -27,6 +27,7 @@ import { HeldSession } from "./held-session.ts";
 import {
   ABANDONED_GRACE_MS,
   LOG_MESSAGE_BYTES,
+  OTHERS_FIRST_MS,
   PARALLEL_ASSIGNMENTS,
   POLL_EVERY_MS,
   REATTACH_GRACE_MS,
@@ -58,6 +59,8 @@ export class Dispatcher implements Service {
   /** Held sessions of this replica, by session id. */
   private readonly held = new Map<string, { session: HeldSession; connection: HarnessConnection }>();
   private readonly assigning = new Set<string>();
+  /** Who let the session's lease run out while it stayed connected: others come first for a moment. By session id. */
+  private readonly ranOut = new Map<string, { connection: HarnessConnection; untilMs: number }>();
   private readonly stops: (() => void)[] = [];
   private round: Promise<void> | undefined;
   private roundAgain = false;
@@ -215,16 +218,20 @@ export class Dispatcher implements Service {
     }
   }
 
-  private candidates({ workspaceId }: WaitingSession): HarnessConnection[] {
+  private candidates({ sessionId, workspaceId }: WaitingSession): HarnessConnection[] {
+    const hung = this.ranOut.get(sessionId)?.connection;
     return [...this.connections].filter(
-      (connection) => connection.workspaceId === undefined || connection.workspaceId === workspaceId,
+      (connection) =>
+        connection !== hung &&
+        (connection.workspaceId === undefined || connection.workspaceId === workspaceId),
     );
   }
 
   /** Takes the lease for a harness that has room, and sends the session there. False when nobody took it. */
   private async assign(waiting: WaitingSession): Promise<boolean> {
     const { sessionId } = waiting;
-    if (this.assigning.has(sessionId) || this.held.has(sessionId)) return false;
+    if (this.assigning.has(sessionId)) return false;
+    if (this.held.has(sessionId)) return this.assigningNow(sessionId, () => this.dropRunOut(sessionId));
     // Nobody needs to die once more to end a session that has killed even the harness that it had for itself.
     if (isPoison(waiting)) return this.assigningNow(sessionId, () => this.takeAndGiveUp(sessionId));
     const connection = choose(this.candidates(waiting), waiting);
@@ -241,6 +248,23 @@ export class Dispatcher implements Service {
       connection.pending -= 1;
       if (connection.sessions === 0) connection.alone = false;
     }
+  }
+
+  /**
+   * A lease can run out without a word: its holder took it for over itself, or could not renew it. Nobody renews or attaches
+   * one that has run out, so a holder that is the same before and after the database says that the session waits has lost it.
+   */
+  private async dropRunOut(sessionId: string): Promise<boolean> {
+    const holder = this.held.get(sessionId);
+    if (holder === undefined || (await this.deps.leases.findWaiting(sessionId)) === undefined) return false;
+    if (this.held.get(sessionId) !== holder) return false;
+    this.ranOut.set(sessionId, {
+      connection: holder.connection,
+      untilMs: this.deps.clock.monotonicMs() + OTHERS_FIRST_MS,
+    });
+    this.lose(sessionId, "it was not renewed in time");
+    this.look();
+    return false;
   }
 
   private async assigningNow(sessionId: string, run: () => Promise<boolean>): Promise<boolean> {
@@ -337,6 +361,8 @@ export class Dispatcher implements Service {
   }
 
   private async poll(): Promise<void> {
+    const nowMs = this.deps.clock.monotonicMs();
+    for (const [sessionId, { untilMs }] of this.ranOut) if (nowMs >= untilMs) this.ranOut.delete(sessionId);
     this.look();
     try {
       for (const sessionId of await this.deps.leases.findAbandoned({

@@ -44,16 +44,19 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     const first = await iterator.next();
     if (first.done || first.value.kind.case !== "hello")
       throw invalidField("kind", "the first message must be hello");
-    const connection = await this.welcome(first.value.kind.value, context);
-    // Both directions end together: the reader's end closes the outbox, whose end ends this generator.
-    const reading = this.readAll(connection, iterator).then(
-      () => connection.outbox.end(),
-      (error) => connection.outbox.end(error),
-    );
-    const stopWatching = this.watchSilence(connection);
-    // A generator that waits cannot be told to return: the outbox has to end first.
-    context.signal.addEventListener("abort", () => connection.outbox.end(), { once: true });
+    const connection = this.meet(first.value.kind.value, context);
+    let stopWatching = () => {};
     try {
+      await this.welcome(connection);
+      // Both directions end together: the reader's end closes the outbox, whose end ends this generator.
+      void this.readAll(connection, iterator).then(
+        () => connection.outbox.end(),
+        (error) => connection.outbox.end(error),
+      );
+      stopWatching = this.watchSilence(connection);
+      // A generator that waits cannot be told to return: the outbox has to end first.
+      context.signal.addEventListener("abort", () => connection.outbox.end(), { once: true });
+      if (context.signal.aborted) connection.outbox.end();
       yield* connection.outbox;
     } finally {
       stopWatching();
@@ -64,7 +67,6 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       await this.deps.replicas
         .harnessGone(connection.instanceId, this.deps.replicaId)
         .catch((error: unknown) => this.warn(error, "could not remove a harness"));
-      void reading;
     }
   }
 
@@ -80,7 +82,7 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     }
   }
 
-  private async welcome(hello: HarnessHello, context: RpcContext): Promise<HarnessConnection> {
+  private meet(hello: HarnessHello, context: RpcContext): HarnessConnection {
     if (hello.protocolVersion !== PROTOCOL_VERSION) {
       throw new TendonError(
         "PROTOCOL_VERSION_UNSUPPORTED",
@@ -90,8 +92,12 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     }
     const principal = principalOf(context);
     const workspaceId = principal.kind === "harness" ? principal.workspaceId : undefined;
-    const { clock, dispatcher, leaseTtlMs, replicas, replicaId } = this.deps;
-    const connection = new HarnessConnection(hello, workspaceId, clock.monotonicMs());
+    return new HarnessConnection(hello, workspaceId, this.deps.clock.monotonicMs());
+  }
+
+  private async welcome(connection: HarnessConnection): Promise<void> {
+    const { dispatcher, leaseTtlMs, replicas, replicaId } = this.deps;
+    const { hello } = connection;
     await replicas.harnessConnected({
       replicaId,
       instanceId: hello.instanceId,
@@ -114,7 +120,6 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     });
     this.open.add(connection);
     dispatcher.join(connection);
-    return connection;
   }
 
   /** E2: the same harness instance goes on under the same epoch, on whichever replica it finds. */

@@ -6,6 +6,7 @@ import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_servic
 import { HarnessService, ReleaseReason } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { SessionStatus } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { inTransaction } from "../../server/store/postgres/transaction.ts";
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { ScriptedHarness } from "../kit/scripted-harness.ts";
@@ -218,6 +219,54 @@ describe("leases", () => {
     expect(taken.lease?.epoch).toBe(2n);
     hanging.say({ case: "renew", value: { leaseIds: [lease?.leaseId ?? ""] } });
     await eventually(() => hanging.all("leaseLost").some(({ leaseId }) => leaseId === lease?.leaseId));
+  });
+
+  test("a lease that ran out is given anew by the same server, to whoever is connected there, its old holder too (E2)", async () => {
+    const sessionId = await createSession();
+    const only = harness(a);
+    const { lease } = await only.assigned(sessionId);
+    // It says nothing more about this lease, as one that took it for over itself, and stays connected.
+    const again = await only.assigned(sessionId, { withinMs: LEASE_TTL_MS + 10_000, times: 2 });
+    expect(again.lease?.epoch).toBe(2n);
+    expect(only.all("leaseLost").map(({ leaseId }) => leaseId)).toEqual([lease?.leaseId]);
+    only.say({ case: "renew", value: { leaseIds: [again.lease?.leaseId ?? ""] } });
+    await eventually(() => only.all("renewed").some(({ leaseIds }) => leaseIds.length === 1));
+  });
+
+  test("a harness whose attaching fails half way is not there, and what it had attached goes to others (E2)", async () => {
+    const ids = [await createSession(), await createSession()];
+    const leasesLast = (ms: number) =>
+      database
+        .pool()
+        .query(
+          "update sessions set lease_expires_at = clock_timestamp() + $2 * interval '1 millisecond' where session_id = any($1)",
+          [ids, ms],
+        );
+    const first = harness(a);
+    const attach = await Promise.all(
+      ids.map(async (sessionId) => ({
+        sessionId,
+        lease: (await first.assigned(sessionId)).lease!,
+        position: 1n,
+      })),
+    );
+    await leasesLast(60_000);
+    await inTransaction(database.pool(), async (transaction) => {
+      await transaction.query("select 1 from sessions where session_id = $1 for update", [ids[1]]);
+      const again = harness(a, { instanceId: first.instanceId, attach });
+      const blocked = "wait_event_type = 'Lock' and query like '%lease_replica_id = $5%'";
+      await eventually(async () => {
+        const terminate = `select pg_terminate_backend(pid) from pg_stat_activity where ${blocked}`;
+        return (await database.pool().query(terminate)).rowCount > 0;
+      });
+      await eventually(() => again.ended);
+      expect(again.ended).toMatchObject({ error: { reason: "UNAVAILABLE" } });
+    });
+    first.die();
+    await eventually(async () => (await a.client(AdminService).getStatus({})).harnesses.length === 0);
+    await leasesLast(0);
+    const other = harness(a);
+    for (const sessionId of ids) await other.assigned(sessionId, { withinMs: 10_000 });
   });
 
   test("a lease that is renewed lasts, and its renewal says until when", async () => {
