@@ -17,7 +17,7 @@ import { startTcpRelay, type TcpRelay } from "../kit/tcp-relay.ts";
 
 const ADMIN_KEY = "the-admin-key-of-servers-that-share-a-database";
 const WRITERS = trials(16, 50);
-const REQUESTS = trials(25, 400);
+const REQUESTS = trials(25, 100);
 const SESSIONS = 5;
 const CUTS = trials(100, 1_000);
 
