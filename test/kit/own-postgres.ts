@@ -18,7 +18,8 @@ export interface OwnPostgres {
 export async function startOwnPostgres(
   settings: Readonly<Record<string, string>> = {},
 ): Promise<OwnPostgres> {
-  const dataDir = await mkdtemp(join(tmpdir(), "tendon-own-postgres-"));
+  // Named so that the next run removes it when this one is killed (postgres-service.ts).
+  const dataDir = await mkdtemp(join(tmpdir(), `tendon-test-${process.pid}-own-`));
   const postgres = await startEmbeddedPostgres({
     dataDir,
     clock: systemClock,
