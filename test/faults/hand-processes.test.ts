@@ -33,6 +33,8 @@ afterAll(async () => {
 
 /** The bound of X4. */
 const DEAD_WITHIN_MS = 3_000;
+/** Long enough for a busy machine to start all that is to be killed. */
+const TIMEOUT_MS = 4_000;
 
 const ESCAPES = [
   "setsid sleep N &",
@@ -73,13 +75,13 @@ describe("detached descendants of a call are dead within 3 s (R14, X4)", () => {
     const hand = await operator.provision();
     for (let round = 0; round < trials(1, 10); round += 1) {
       const number = newNumber();
-      const call = operator.begin(hand.id, `${detached(number)}\nsleep ${number}`, { timeoutMs: 1_000 });
+      const call = operator.begin(hand.id, `${detached(number)}\nsleep ${number}`, { timeoutMs: TIMEOUT_MS });
       await escaped(number);
       const seen = performance.now();
       const { result } = await call.ran;
       expect(processesWithArgument(number)).toEqual([]);
       // Seen running before its time was over, so the bound is at most that time away.
-      expect(performance.now() - seen).toBeLessThan(1_000 + DEAD_WITHIN_MS);
+      expect(performance.now() - seen).toBeLessThan(TIMEOUT_MS + DEAD_WITHIN_MS);
       expect(result.outcome).toBe(ExecutionOutcome.TIMED_OUT);
     }
     await operator.release(hand.id);
@@ -115,8 +117,9 @@ describe("detached descendants of a call are dead within 3 s (R14, X4)", () => {
 
 test("after 1,000 calls no zombie and no open descriptor is left, and the agent has not grown beyond its bound (R14)", async () => {
   const calls = trials(100, 1_000);
-  const hand = await operator.provision();
   const { pid } = platform.program("hand-agent");
+  const without = descendantsOf(pid).length;
+  const hand = await operator.provision();
   const COMMANDS = [
     "true",
     "(sleep 0.01 &)",
@@ -136,5 +139,5 @@ test("after 1,000 calls no zombie and no open descriptor is left, and the agent 
   await eventually(() => openDescriptors(pid) <= before.descriptors);
   expect(residentBytes(pid)).toBeLessThan(200 * 1024 * 1024);
   await operator.release(hand.id);
-  await eventually(() => descendantsOf(pid).length === 0);
+  await eventually(() => descendantsOf(pid).length <= without);
 });
