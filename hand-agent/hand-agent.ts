@@ -28,6 +28,7 @@ import {
 import { Journal } from "./journal.ts";
 import { readMachineResources } from "./machine-resources.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
+import { ServerGeneration } from "./server-generation.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
 import { Connection, type Tunnel } from "./tunnel/connection.ts";
@@ -60,6 +61,8 @@ const DEFAULT_DRAIN_MS = 4_000;
 /** For the server to take the last results. */
 const LAST_RESULTS_MS = 1_000;
 /** Tokens live for four minutes. */
+/** For an operator to see what a restored database does not know. */
+const KEEP_AFTER_RESTORE_MS = 7 * 24 * 3_600_000;
 const LOOK_AT_MACHINE_MS = 30_000;
 const RENEW_TOKEN_MS = 60_000;
 
@@ -242,11 +245,26 @@ export class HandAgent implements Service {
     if (installationId !== this.identity!.installationId) {
       log.error({ installationId }, "the server is another installation than the one this agent joined");
     }
+    void this.meetServer(generation);
     this.parts!.executions.attach({
       openStream: () => tunnel.client.streamExecution({ signal: tunnel.signal }),
       signal: tunnel.signal,
     });
     if (this.stopping !== undefined) tunnel.send(DRAINING);
+  }
+
+  private async meetServer(generation: bigint): Promise<void> {
+    const { dataDir, hands } = this.parts!;
+    const { log } = this.options;
+    try {
+      if (!(await new ServerGeneration(dataDir.path).met(generation))) return;
+      log.error(
+        "the server's database was set back: hands that it does not know any more are kept for 7 days",
+      );
+      await hands.keepUnowned(this.options.clock.nowMs() + KEEP_AFTER_RESTORE_MS);
+    } catch (error) {
+      log.warn({ err: error }, "the number of the connection could not be noted");
+    }
   }
 
   private greeting() {

@@ -16,6 +16,8 @@ export interface HandRecord {
   readonly stallTimeoutMs?: number;
   /** Installation that asked for it; nobody else may have it reaped. */
   readonly installationId: string;
+  /** It was there when the server's database was set back: until then (Unix time in ms) it is not reaped. */
+  keepUnownedUntilMs?: number;
 }
 
 export class HandsFile {

@@ -189,6 +189,12 @@ export class Hands {
     if (slot !== undefined && raiseOwner(slot.record, ownerNumber)) await this.save();
   }
 
+  /** The server's database was set back: what it does not know any more is kept until then (Unix time in ms). */
+  async keepUnowned(keepUnownedUntilMs: number): Promise<void> {
+    for (const { record } of this.slots.values()) record.keepUnownedUntilMs = keepUnownedUntilMs;
+    await this.save();
+  }
+
   /** Destroys what nobody owns: hands of this installation that were named twice, a period apart (H1). */
   async destroyUnowned(handIds: readonly string[], installationId: string): Promise<void> {
     const { log } = this.options;
@@ -200,9 +206,10 @@ export class Hands {
       return;
     }
     for (const handId of this.marks.named(handIds)) {
-      const owner = this.slots.get(handId)?.record.installationId ?? installationId;
-      if (owner !== installationId) {
-        log.error({ handId, owner }, "a hand of another installation is not reaped");
+      const { installationId: owner = installationId, keepUnownedUntilMs = 0 } =
+        this.slots.get(handId)?.record ?? {};
+      if (owner !== installationId || this.options.clock.nowMs() < keepUnownedUntilMs) {
+        log.error({ handId, owner }, "a hand of another installation, or of before a restore, is not reaped");
         continue;
       }
       log.warn({ handId }, "a hand that nobody owns is destroyed");

@@ -4,7 +4,8 @@ import { lstat, stat } from "node:fs/promises";
 import { basename, join, posix } from "node:path";
 import type { Command } from "commander";
 import { StartupError } from "../../kit/program.ts";
-import { type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
+import { TarError } from "../../kit/tar/tar-entry.ts";
+import { type CommandContext, EXIT_FAILED, EXIT_USAGE, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { fileChunks, packFolder, unpackTo } from "../local-tree.ts";
 
@@ -114,7 +115,9 @@ async function copyOut(api: Api, handId: string, path: string, to: string, reaso
     }
     throw new StartupError("the copy was cut off; copy it again");
   }
-  await unpackTo(target, received());
+  await unpackTo(target, received()).catch((error: unknown) => {
+    throw error instanceof TarError ? new StartupError(error.message, EXIT_FAILED) : error;
+  });
   return { from: `${handId}:${path}`, to: target, bytes, sha256: hash.digest("hex") };
 }
 

@@ -78,7 +78,7 @@ export class Reconciler {
       } else if (report === undefined) {
         await this.endings.lose(hand, "its hand agent came back without it", neverStarted);
       } else {
-        this.tellOwner(connection, hand, report);
+        await this.tellOwner(connection, hand, report);
         await this.apply(hand, report, neverStarted);
       }
     }
@@ -86,9 +86,14 @@ export class Reconciler {
   }
 
   /** It was not there when the hand was handed over (H6). */
-  private tellOwner(connection: AgentConnection, hand: HandRecord, report: HandReport): void {
+  private async tellOwner(connection: AgentConnection, hand: HandRecord, report: HandReport): Promise<void> {
     const { handId } = hand;
     const ownerNumber = BigInt(hand.ownerNumber);
+    if (report.ownerNumber > ownerNumber) {
+      // Only a database that was set back knows less: whoever it says is the owner goes on under the agent's number.
+      await this.deps.store.hands.raiseOwner(handId, Number(report.ownerNumber));
+      return;
+    }
     if (ownerNumber <= 1n || report.ownerNumber >= ownerNumber) return;
     connection.post({ case: "ownerChanged", value: { handId, ownerNumber } });
   }

@@ -1,4 +1,4 @@
-/** Stored files that hands are given: referred to while the hand is being made, read by the agent that makes it. */
+/** Stored files that hands are given: there when the hand is asked for, and read by the agent that makes it. */
 import { invalidField, notFound } from "../../kit/errors.ts";
 import type {
   ReadResourceRequest,

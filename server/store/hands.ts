@@ -127,6 +127,8 @@ export interface HandStore {
    * `hand` is not what it was.
    */
   handOver(request: HandOverOrder): Promise<{ hand: HandRecord; advances: readonly LogAdvance[] }>;
+  /** The hand's agent has heard of this owner number: a smaller one grows to it. */
+  raiseOwner(handId: string, ownerNumber: number): Promise<void>;
   /** Nothing is left of an ended hand. */
   destroyed(handId: string): Promise<void>;
   /** Living hands of the agent, and ended ones that it has not destroyed yet. */

@@ -237,6 +237,14 @@ test("a parked hand stays parked and is the new owner's; an agent that was away 
   expect(await call(taker)).toContain(`${handId} 2`);
 });
 
+test("a database that was set back goes on under the number that the hand's agent knows", async () => {
+  await agent.disconnect();
+  agent.ownerNumbers.set(handId, 7n);
+  await agent.connect();
+  await eventually(async () => (await rig.client.getHand({ handId })).hand!.ownerNumber === 7n);
+  expect(await call(giver)).toBe(`${handId} 7`);
+});
+
 test("a hand from outside sessions is given to one, with its files, and is the session's from then on", async () => {
   const { hand } = await rig.client.provision({ requestId: nextRequest() });
   const request = { requestId: nextRequest(), handId: hand!.id, toSessionId: taker.id, toSlot: "given" };

@@ -79,6 +79,8 @@ export class ScriptedHandAgent {
   journalId: string;
   /** Hands that it has. */
   readonly hands = new Set<string>();
+  /** What it has heard of their owners. */
+  readonly ownerNumbers = new Map<string, bigint>();
   /** Those of them that have no processes now. */
   readonly parked = new Set<string>();
   /** Hands that were not parked, at most at a time. */
@@ -152,6 +154,7 @@ export class ScriptedHandAgent {
             handId,
             state: this.parked.has(handId) ? HandState.PARKED : HandState.READY,
             driver: "process",
+            ownerNumber: this.ownerNumbers.get(handId) ?? 0n,
           })),
           executions: [...this.journal.values()].map(({ key, result, outputBytes }) => ({
             executionKey: key,

@@ -9,9 +9,15 @@ import type { Pool } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
-export function owners(pool: Pool): Pick<HandStore, "operate" | "handOver"> {
+export function owners(pool: Pool): Pick<HandStore, "operate" | "handOver" | "raiseOwner"> {
   return {
     operate: (request) => inTransaction(pool, (transaction) => operate(transaction, request)),
+    async raiseOwner(handId, ownerNumber) {
+      await pool.query("update hands set owner_number = greatest(owner_number, $2) where hand_id = $1", [
+        handId,
+        ownerNumber,
+      ]);
+    },
     handOver: (request) => inTransaction(pool, (transaction) => handOver(transaction, request)),
   };
 }
