@@ -191,5 +191,5 @@ test("it says what it would run with, what it is, and what hands the machine can
   expect(await say("--version")).toMatch(/^\d+\.\d+\.\d+/);
   expect(await say("--help")).toContain("opens no port");
   const doctor = JSON.parse(await say("--doctor"));
-  expect(doctor.drivers).toMatchObject([{ name: "process", available: true }]);
+  expect(doctor.drivers).toContainEqual(expect.objectContaining({ name: "process", available: true }));
 });

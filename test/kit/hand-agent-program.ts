@@ -44,18 +44,16 @@ export interface AgentProgram {
 }
 
 /**
- * Starts the program as a person would, with nothing in its environment but what is given: from its sources, or from a
- * file that it was built into. `via` is a command that starts the one behind it, such as \`ip netns exec NAME\`.
+ * Starts the program as a person would, with nothing in its environment but what is given: as it was built for this run,
+ * or from another file that it was built into. `via` is a command that starts the one behind it, such as `ip netns exec NAME`.
  */
 export function startAgentProgram(
   args: readonly string[],
   env: Record<string, string> = {},
-  file?: string,
+  file = `${repository}/dist/hand-agent.mjs`,
   via: readonly string[] = [],
 ): AgentProgram {
-  const loader = `${repository}/node_modules/tsx/dist/loader.mjs`;
-  const program = file === undefined ? ["--import", loader, `${repository}/hand-agent/main.ts`] : [file];
-  const [command, ...words] = [...via, process.execPath, ...program, ...args];
+  const [command, ...words] = [...via, process.execPath, file, ...args];
   const child = spawn(command!, words, {
     cwd: repository,
     stdio: ["ignore", "pipe", "pipe"],
