@@ -7,25 +7,14 @@
  * of that is measured in the same stretch: the same number of small writes, each synced before the next.
  */
 import { spawn } from "node:child_process";
-import { mkdtemp, open, readFile, rm } from "node:fs/promises";
+import { mkdtemp, open, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { dial } from "../kit/dial/dial.ts";
-import { newId } from "../kit/ids.ts";
-import type { BidiCall, Client } from "../kit/rpc/client.ts";
-import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
-import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
-import type { LeaseProof } from "../proto/gen/tendon/v1/event_pb.js";
-import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
-import {
-  type Assignment,
-  HarnessService,
-  type WorkRequestSchema,
-  type WorkResponseSchema,
-} from "../proto/gen/tendon/v1/harness_service_pb.js";
-import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { type TestEngine, useDocker, whyNoDocker } from "../test/kit/docker.ts";
+import { ensureNodeImage } from "../test/kit/docker-images.ts";
 import { type Platform, startPlatform } from "../test/kit/platform.ts";
 import type { Bench, BenchContext, Figure } from "./frame/bench.ts";
+import { type Brain, startBrain } from "./frame/brain.ts";
 import { type Contender, interleave, percentile } from "./frame/measure.ts";
 import { startOpenSsh, whyNoOpenSsh } from "./frame/openssh.ts";
 
@@ -38,33 +27,86 @@ const SYNCS = 3;
 /** Aims of the product: at most so much above the bare start, and at most this share of OpenSSH. */
 const AIM_ABOVE_SPAWN_MS = 3;
 const AIM_OF_SSH = 0.5;
+/** Of a call in a container, against the command line that people would use instead. */
+const AIM_OF_DOCKER_EXEC = 0.1;
 
 export const execute: Bench = {
   name: "execute",
-  describe: "one bash call of `true` through the platform, against a bare process and against OpenSSH",
+  describe:
+    "one bash call of `true` through the platform, against a bare process, OpenSSH, and in a container against docker exec",
   async run(context) {
-    const brain = await startBrain(context);
-    const whyNot = whyNoOpenSsh();
-    const contenders: Contender[] = [
-      { name: "tendon", once: () => brain.call() },
-      { name: "spawn", once: spawnTrue },
-      { name: "syncs", once: await syncer(context) },
-    ];
-    if (whyNot === undefined) {
-      const ssh = await startOpenSsh();
-      context.defer(() => ssh.stop());
-      contenders.push({ name: "ssh", once: () => ssh.runTrue() });
-    }
-    context.say("measuring …");
+    context.say("starting the platform …");
+    const engine = whyNoDocker() === undefined ? await useDocker() : undefined;
+    if (engine !== undefined) context.defer(() => engine.release());
+    const env = engine === undefined ? {} : { "hand-agent": { DOCKER_HOST: engine.host } };
+    const platform = await startPlatform({ programs: ["hand-agent"], env });
+    context.defer(() => platform.stop());
     const rounds = Math.max(1, Math.round(ROUNDS * context.scale));
-    await brain.intend((rounds * PER_ROUND + WARM_UP) * 2);
-    const samples = await interleave(contenders, { rounds, perRound: PER_ROUND, warmUp: WARM_UP });
-    const at = (name: string, p: number) => percentile(samples.get(name)?.ms ?? [], p);
-    return figures(at, whyNot);
+    return [
+      ...(await againstProcesses(context, platform, rounds)),
+      await againstDockerExec(context, platform, engine, rounds),
+    ];
   },
 };
 
-function figures(at: (name: string, p: number) => number, whyNoSsh: string | undefined): Figure[] {
+async function againstProcesses(
+  context: BenchContext,
+  platform: Platform,
+  rounds: number,
+): Promise<Figure[]> {
+  const brain = await startBrain(context, platform, { name: "process", driver: "process" });
+  const whyNot = whyNoOpenSsh();
+  const contenders: Contender[] = [
+    { name: "tendon", once: () => brain.call() },
+    { name: "spawn", once: spawnTrue },
+    { name: "syncs", once: await syncer(context) },
+  ];
+  if (whyNot === undefined) {
+    const ssh = await startOpenSsh();
+    context.defer(() => ssh.stop());
+    contenders.push({ name: "ssh", once: () => ssh.runTrue() });
+  }
+  context.say("measuring …");
+  const samples = await measure(brain, contenders, rounds, WARM_UP);
+  return figures(samples, whyNot);
+}
+
+async function againstDockerExec(
+  context: BenchContext,
+  platform: Platform,
+  engine: TestEngine | undefined,
+  rounds: number,
+): Promise<Figure> {
+  const figure = "call p50 in a container, against docker exec";
+  const aim = `≤ ${AIM_OF_DOCKER_EXEC}× baseline`;
+  if (engine === undefined) {
+    const note = whyNoDocker() ?? "";
+    return { figure, unit: "ms", product: 0, baseline: undefined, aim, met: undefined, note };
+  }
+  context.say("measuring in a container …");
+  const image = await ensureNodeImage(engine);
+  const brain = await startBrain(context, platform, { name: "docker", driver: "docker", image });
+  const name = `tendon-bench-${process.pid}`;
+  await engine.docker("run", "--detach", "--name", name, "--network", "none", image, "sleep", "86400");
+  context.defer(() => engine.docker("rm", "--force", name).then(() => {}));
+  const contenders: Contender[] = [
+    { name: "tendon", once: () => brain.call() },
+    { name: "exec", once: async () => void (await engine.docker("exec", name, "true")) },
+  ];
+  const at = await measure(brain, contenders, rounds, Math.round(WARM_UP / 4));
+  const [product, baseline] = [at("tendon", 0.5), at("exec", 0.5)];
+  return { figure, unit: "ms", product, baseline, aim, met: product <= AIM_OF_DOCKER_EXEC * baseline };
+}
+
+type At = (name: string, p: number) => number;
+
+async function measure(brain: Brain, contenders: Contender[], rounds: number, warmUp: number): Promise<At> {
+  await brain.intend((rounds * PER_ROUND + warmUp) * 2);
+  const samples = await interleave(contenders, { rounds, perRound: PER_ROUND, warmUp });
+  return (name, p) => percentile(samples.get(name)?.ms ?? [], p);
+}
+
+function figures(at: At, whyNoSsh: string | undefined): Figure[] {
   const tendon = at("tendon", 0.5);
   const spawned = at("spawn", 0.5);
   const rows: Figure[] = [
@@ -130,129 +172,4 @@ async function syncer(context: BenchContext): Promise<() => Promise<void>> {
       await file.datasync();
     }
   };
-}
-
-interface Brain {
-  /** Appends so many tool uses, whose calls are then made one by one. */
-  intend(calls: number): Promise<void>;
-  call(): Promise<void>;
-}
-
-async function startBrain(context: BenchContext): Promise<Brain> {
-  context.say("starting the platform …");
-  const platform = await startPlatform({ programs: ["hand-agent"] });
-  context.defer(() => platform.stop());
-  const key = (await readFile(join(platform.dataDir, "harness.key"), "utf8")).trim();
-  const connection = dial({ url: platform.url, token: () => key, proxy: {} });
-  context.defer(() => connection.close());
-  const sessionId = await createSession(platform);
-  const { assignment, stop } = await takeSession(connection.client(HarnessService).work(), sessionId);
-  context.defer(stop);
-  return new BenchBrain(
-    connection.client(SessionService),
-    connection.client(HandService),
-    sessionId,
-    assignment.lease as LeaseProof,
-  );
-}
-
-async function createSession(platform: Platform): Promise<string> {
-  const { agent } = await platform.client(AgentService).createAgent({
-    spec: { name: "bench", tools: [{ kind: { case: "handToolset", value: {} } }] },
-  });
-  const { environment } = await platform
-    .client(EnvironmentService)
-    .createEnvironment({ spec: { name: "bench", driver: "process" } });
-  const payload = JSON.stringify({ content: [{ type: "text", text: "go" }] });
-  const { session } = await platform.client(SessionService).createSession({
-    agentId: agent?.id ?? "",
-    environmentId: environment?.id ?? "",
-    initialEvents: [{ type: "user.message", payload }],
-  });
-  return session?.id ?? "";
-}
-
-/** Holds the session's lease until `stop`. */
-async function takeSession(
-  work: BidiCall<typeof WorkRequestSchema, typeof WorkResponseSchema>,
-  sessionId: string,
-): Promise<{ assignment: Assignment; stop: () => void }> {
-  await work.send({
-    kind: {
-      case: "hello",
-      value: { instanceId: newId("harness"), protocolVersion: 1, loops: ["claude"], capacity: 1 },
-    },
-  });
-  const responses = work.responses[Symbol.asyncIterator]();
-  for (;;) {
-    const { value, done } = await responses.next();
-    if (done) throw new Error("the server ended the stream");
-    if (value.kind.case !== "assignment" || value.kind.value.session?.id !== sessionId) continue;
-    const assignment = value.kind.value;
-    const renew = setInterval(
-      () =>
-        void work
-          .send({ kind: { case: "renew", value: { leaseIds: [assignment.lease?.leaseId ?? ""] } } })
-          .catch(() => {}),
-      5_000,
-    );
-    const drain = (async () => {
-      while (!(await responses.next()).done);
-    })().catch(() => {});
-    const stop = () => {
-      clearInterval(renew);
-      work.cancel();
-      void drain;
-    };
-    return { assignment, stop };
-  }
-}
-
-type SessionClient = Client<typeof SessionService>;
-type HandClient = Client<typeof HandService>;
-
-const INPUT = JSON.stringify({ command: "true" });
-const EVENTS_PER_APPEND = 200;
-
-class BenchBrain implements Brain {
-  private readonly sessions: SessionClient;
-  private readonly hands: HandClient;
-  private readonly sessionId: string;
-  private readonly lease: LeaseProof;
-  private readonly intended: string[] = [];
-
-  constructor(sessions: SessionClient, hands: HandClient, sessionId: string, lease: LeaseProof) {
-    this.sessions = sessions;
-    this.hands = hands;
-    this.sessionId = sessionId;
-    this.lease = lease;
-  }
-
-  async intend(calls: number): Promise<void> {
-    const payload = JSON.stringify({ name: "bash", input: JSON.parse(INPUT) });
-    for (let left = calls; left > 0; left -= EVENTS_PER_APPEND) {
-      const ids = Array.from({ length: Math.min(left, EVENTS_PER_APPEND) }, () => newId("event"));
-      const events = ids.map((id) => ({ id, type: "agent.tool_use", payload }));
-      await this.sessions.emitEvents({ sessionId: this.sessionId, events, lease: this.lease });
-      this.intended.push(...ids);
-    }
-  }
-
-  async call(): Promise<void> {
-    const executionId = this.intended.pop();
-    if (executionId === undefined) throw new Error("more calls than tool uses");
-    const { sessionId, lease } = this;
-    for await (const { kind } of this.hands.execute({
-      sessionId,
-      executionId,
-      name: "bash",
-      input: INPUT,
-      lease,
-    })) {
-      if (kind.case !== "result") continue;
-      if (kind.value.isError) throw new Error(`the call failed: ${kind.value.content}`);
-      return;
-    }
-    throw new Error("the call ended without a result");
-  }
 }

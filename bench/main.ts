@@ -8,9 +8,10 @@ import type { Bench, BenchContext } from "./frame/bench.ts";
 import { thisMachine } from "./frame/machine.ts";
 import { reportJson, reportTable } from "./frame/report.ts";
 import { history } from "./history.ts";
+import { provision } from "./provision.ts";
 import { tail } from "./tail.ts";
 
-const BENCHES: readonly Bench[] = [agents, append, execute, flood, history, tail];
+const BENCHES: readonly Bench[] = [agents, append, execute, flood, history, provision, tail];
 
 async function runBench(bench: Bench, scale: number) {
   const undos: (() => Promise<void> | void)[] = [];

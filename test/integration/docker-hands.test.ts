@@ -145,6 +145,21 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     );
   });
 
+  it("own their directories also where the engine's files are out of the agent's reach", async () => {
+    const far = await rig.another();
+    // As on another machine: the engine's own directory is not where it says.
+    Object.assign(Reflect.get(far.driver, "engine") as object, { rootDir: async () => "/nowhere" });
+    const hand = await far.provision(newId("far"), { container: { workdir: "/hand/app" } });
+    expect(textOf(await toolCaller(hand).bash("touch a /hand/outputs/b && stat -c %a . /hand/outputs"))).toBe(
+      "700\n700",
+    );
+    await expect(far.provision(newId("far"), { container: { workdir: "/srv/app" } })).rejects.toThrow(
+      /container.workdir must lie below \/hand here/,
+    );
+    await hand.destroy();
+    await far.stop();
+  });
+
   it("of images with a shell and nothing else: files work, bash says what is missing", async () => {
     const image = await ensureBusyboxImage(rig.engine);
     const hand = await rig.provision(newId("busybox"), { container: { image } });

@@ -139,15 +139,17 @@ export class ContainerLink {
     return Lane.open(stream, { clock });
   }
 
+  /** One order, because a hand waits for it. */
   private async check(): Promise<void> {
-    const { text } = await this.order(`( do_check ${NEEDED_COMMANDS.join(" ")} )`);
+    const { workdir } = this.options;
+    const write = `cd -- ${quote(workdir)} && : >.tendon-check && rm .tendon-check`;
+    const { code, text } = await this.order(
+      `( (do_check ${NEEDED_COMMANDS.join(" ")}); ${write} ) 2>/dev/null`,
+    );
     const missing = text.trim();
     if (missing !== "")
       throw new HandError(`the image has none of these commands, which a hand needs: ${missing}`);
-    const { code } = await this.order(
-      `( cd -- ${quote(this.options.workdir)} && : >.tendon-check && rm .tendon-check )`,
-    );
-    if (code !== 0) throw new HandError(`the hand cannot write to its directory ${this.options.workdir}`);
+    if (code !== 0) throw new HandError(`the hand cannot write to its directory ${workdir}`);
   }
 
   private async firstLaneEnded(): Promise<void> {

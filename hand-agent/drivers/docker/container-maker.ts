@@ -1,4 +1,5 @@
 /** Makes, starts and removes the containers of units. Whoever asks for one has noted its unit before. */
+import type { Container } from "dockerode";
 import type { Clock } from "../../../kit/clock.ts";
 import type { Relay, Relays } from "../../relay/relay.ts";
 import { relayVariables } from "../../relay/relay.ts";
@@ -6,7 +7,6 @@ import { HandError } from "../driver.ts";
 import { ContainerLink } from "./container-link.ts";
 import {
   type ContainerRecipe,
-  labelsOf,
   OUTPUTS_DIR,
   PIPES_DIR,
   planContainer,
@@ -17,7 +17,7 @@ import { type Engine, EngineError } from "./engine.ts";
 import type { HandsNetwork } from "./hands-network.ts";
 import { missingImage, pullImage } from "./images.ts";
 import { blockMetadata } from "./network-rules.ts";
-import { haveVolumes, makeVolumes, removeVolumes, type UnmadeDirectories } from "./workspace-volumes.ts";
+import { haveVolumes, makeDirectories, removeVolumes } from "./workspace-volumes.ts";
 
 export interface Unit {
   readonly unit: string;
@@ -55,10 +55,8 @@ export class ContainerMaker {
   }
 
   /** A new unit: volumes and container. Rejects with HandError; what it has left by then is removed by `remove`. */
-  async make(unit: Unit, options: MakeOptions): Promise<RunningContainer> {
-    const labels = labelsOf(await this.owner(unit.unit));
-    const unmade = await makeVolumes(this.options.engine, unit.unit, unit.recipe.workdir, labels);
-    return this.run(unit, unmade, options);
+  make(unit: Unit, options: MakeOptions): Promise<RunningContainer> {
+    return this.run(unit, true, options);
   }
 
   /** A container around the volumes of before; "gone" when those are not there any more. */
@@ -66,7 +64,7 @@ export class ContainerMaker {
     const { engine } = this.options;
     await this.removeContainers(unit.unit);
     if (!(await haveVolumes(engine, unit.unit, unit.recipe.workdir))) return "gone";
-    return this.run(unit, [], options);
+    return this.run(unit, false, options);
   }
 
   /** Ends everything of the unit and keeps its files. Idempotent. */
@@ -102,18 +100,14 @@ export class ContainerMaker {
     );
   }
 
-  private async run(
-    unit: Unit,
-    unmade: readonly UnmadeDirectories[],
-    options: MakeOptions,
-  ): Promise<RunningContainer> {
+  private async run(unit: Unit, isNew: boolean, options: MakeOptions): Promise<RunningContainer> {
     options.signal?.throwIfAborted();
     const { mode } = unit.recipe.network;
     await this.checkNetwork(unit.recipe);
-    if (mode !== "unrestricted") return this.runOn("none", unit, unmade, options);
+    if (mode !== "unrestricted") return this.runOn("none", unit, isNew, options);
     const { network } = this.options;
     try {
-      return await this.runOn(await network.use(), unit, unmade, options);
+      return await this.runOn(await network.use(), unit, isNew, options);
     } finally {
       network.started();
     }
@@ -122,7 +116,7 @@ export class ContainerMaker {
   private async runOn(
     networkName: string,
     unit: Unit,
-    unmade: readonly UnmadeDirectories[],
+    isNew: boolean,
     options: MakeOptions,
   ): Promise<RunningContainer> {
     const { engine, clock } = this.options;
@@ -132,9 +126,7 @@ export class ContainerMaker {
       const container = await engine.ask("find the container", async (docker) =>
         docker.getContainer(containerId),
       );
-      for (const { target, tar } of unmade) {
-        await engine.ask("make the hand's directories", () => container.putArchive(tar, { path: target }));
-      }
+      if (isNew) await this.makeDirectories(unit, container);
       const link = await ContainerLink.start(
         {
           engine,
@@ -159,6 +151,13 @@ export class ContainerMaker {
       await relay?.close();
       await this.removeContainer(containerId).catch(() => {});
       throw error;
+    }
+  }
+
+  private async makeDirectories({ unit, recipe }: Unit, container: Container): Promise<void> {
+    const { engine } = this.options;
+    for (const { target, tar } of await makeDirectories(await engine.rootDir(), unit, recipe.workdir)) {
+      await engine.ask("make the hand's directories", () => container.putArchive(tar, { path: target }));
     }
   }
 

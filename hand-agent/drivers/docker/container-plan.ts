@@ -116,6 +116,11 @@ export function planContainer(recipe: ContainerRecipe, options: PlanOptions): Co
         Type: "volume",
         Source: name,
         Target: target,
+        VolumeOptions: {
+          NoCopy: false,
+          Labels: labelsOf(options),
+          DriverConfig: { Name: "local", Options: {} },
+        },
       })),
       Tmpfs: {
         "/tmp": `rw,nosuid,nodev,exec,mode=1777,size=${tmp}`,

@@ -196,7 +196,10 @@ export class DockerDriver implements Driver {
     const claimed: DockerRecord = { ...record, handId };
     await this.records.write(claimed);
     const container = await hand.handOver();
-    await this.maker.rename(container.containerId, `tendon-${handId}`);
+    // For people who look at the engine; nobody waits for it.
+    this.maker
+      .rename(container.containerId, `tendon-${handId}`)
+      .catch((error) => this.options.log.warn(`a container kept its name: ${messageOf(error)}`));
     return this.handOf(claimed, container, { resumed: false, isSetUp: true });
   }
 

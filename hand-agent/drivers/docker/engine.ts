@@ -29,6 +29,7 @@ const MAX_MESSAGE_CHARS = 1_000;
 export class Engine {
   private readonly settings: EngineSettings;
   private client: Promise<Docker> | undefined;
+  private dir: Promise<string> | undefined;
 
   constructor(settings: EngineSettings) {
     this.settings = settings;
@@ -57,6 +58,18 @@ export class Engine {
       if (error instanceof EngineError && error.status === 404) return undefined;
       throw error;
     }
+  }
+
+  /** Where the engine keeps its files, on its own machine. */
+  rootDir(): Promise<string> {
+    this.dir ??= this.ask("describe itself", async (docker) => {
+      const { DockerRootDir: dir } = (await docker.info()) as { DockerRootDir: string };
+      return dir;
+    });
+    this.dir.catch(() => {
+      this.dir = undefined;
+    });
+    return this.dir;
   }
 
   /** A connection to the first process of a container, also of one that has not started yet. */

@@ -15,23 +15,32 @@ export interface UnmadeDirectories {
 
 const DIR_MODE = 0o700;
 
-/** Makes them with the directories that the hand owns; where the engine's files are out of reach, gives what is left to do. */
-export async function makeVolumes(
-  engine: Engine,
+/** Where an engine on this machine keeps the files of a volume of its own driver. */
+export function mountpointOf(engineDir: string, name: string): string {
+  return join(engineDir, "volumes", name, "_data");
+}
+
+/**
+ * Makes the directories that the hand owns in new volumes, which came with their container. Where the engine's files are
+ * out of reach (another machine, an agent without root), gives what is left to do, or rejects with HandError.
+ */
+export async function makeDirectories(
+  engineDir: string,
   unit: string,
   workdir: string,
-  labels: Readonly<Record<string, string>>,
 ): Promise<UnmadeDirectories[]> {
   const uid = uidOf(unit);
   const unmade: UnmadeDirectories[] = [];
   for (const { name, target } of volumesOf(unit, workdir)) {
-    const { Mountpoint: at } = await engine.ask("make a volume", async (docker) => {
-      await docker.createVolume({ Name: name, Labels: { ...labels } });
-      return docker.getVolume(name).inspect();
-    });
     const dirs = directoriesOf(target, workdir);
-    if (!(await makeHere(at, dirs, uid)))
-      unmade.push({ target, tar: tarOfDirectories(dirs, { uid, mode: DIR_MODE }) });
+    if (await makeHere(mountpointOf(engineDir, name), dirs, uid)) continue;
+    // An archive gives owners to what lies in a volume, not to its root.
+    if (target !== HAND_DIR) {
+      throw new HandError(
+        `container.workdir must lie below ${HAND_DIR} here: this hand agent cannot reach the files of its engine`,
+      );
+    }
+    unmade.push({ target, tar: tarOfDirectories(dirs, { uid, mode: DIR_MODE }) });
   }
   return unmade;
 }
