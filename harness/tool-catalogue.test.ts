@@ -1,6 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
-import { AgentSpecSchema, Permission } from "../proto/gen/tendon/v1/agent_pb.js";
+import { AgentSpecSchema, Permission, Verdict } from "../proto/gen/tendon/v1/agent_pb.js";
 import { SlotToolsSchema } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { toolCatalogue } from "./tool-catalogue.ts";
 
@@ -44,6 +44,25 @@ describe("the tool catalogue", () => {
       "always_ask",
       "always_allow",
       "always_ask",
+    ]);
+  });
+
+  it("takes how long a client has to answer from the tool, else from its toolset", () => {
+    const spec = specOf(
+      toolset({
+        defaultPolicy: { answerTimeoutMs: 5_000n },
+        tools: { read: { answerTimeoutMs: 1_000n, timeoutVerdict: Verdict.ALLOW }, edit: {} },
+      }),
+      { kind: { case: "custom", value: { ...custom("ask").kind.value, answerTimeoutMs: 7_000n } } },
+      custom("wait"),
+    );
+    const { offered } = toolCatalogue(spec, [slot("", "bash", "read", "edit")]);
+    expect(offered.map(({ answerTerms }) => answerTerms)).toEqual([
+      { timeoutMs: 5_000, verdict: "deny" },
+      { timeoutMs: 1_000, verdict: "allow" },
+      { timeoutMs: 5_000, verdict: "deny" },
+      { timeoutMs: 7_000, verdict: "deny" },
+      undefined,
     ]);
   });
 

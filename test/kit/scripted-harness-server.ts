@@ -81,6 +81,7 @@ export interface ScriptedServer {
 
 export interface ScriptedSession {
   readonly id: string;
+  readonly spec: AgentSpec;
   readonly events: readonly Event[];
   readonly epoch: bigint;
   readonly isHeld: boolean;

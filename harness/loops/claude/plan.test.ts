@@ -56,13 +56,13 @@ const SPEC = create(AgentSpecSchema, {
 });
 const messagesOf = (history: readonly Event[]) => JSON.parse(bodyOf(SPEC, history)).messages;
 
-describe("a recorded session", () => {
-  const spec = fromJsonString(AgentSpecSchema, golden("session.agent.json"));
-  const log = lines("session.log.ndjson").map((line) => {
+describe.each(["session", "rich"])("the recorded session %s", (name) => {
+  const spec = fromJsonString(AgentSpecSchema, golden(`${name}.agent.json`));
+  const log = lines(`${name}.log.ndjson`).map((line) => {
     const { position, ...event } = JSON.parse(line);
     return create(EventSchema, { ...event, position: BigInt(position) });
   });
-  const requests = lines("session.requests.ndjson");
+  const requests = lines(`${name}.requests.ndjson`);
   const prefixes = log.flatMap(({ type }, i) =>
     type === "span.model_request_start" ? [log.slice(0, i + 1)] : [],
   );

@@ -338,7 +338,7 @@ export declare type ToolPolicy = Message<"tendon.v1.ToolPolicy"> & {
 
   /**
    * With always ask: milliseconds that a client has to answer, from the moment at which the session is idle and says that
-   * it waits, at most 30 days; 0 means for ever. Found within seconds.
+   * it waits, at most 30 days. 0 means as the toolset's default policy says, and there for ever. Acted on within seconds.
    *
    * @generated from field: int64 answer_timeout_ms = 3;
    */
