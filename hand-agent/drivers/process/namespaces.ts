@@ -61,6 +61,7 @@ export function namespacesScript(plan: SandboxPlan, mountPoint: string): string 
   ].join("\n");
 }
 
+// What others mount (a container's root, say) may go while this runs: only a mount that is still there must be read-only.
 // In a user namespace a remount must repeat the flags that the mount came with, so they are read from mountinfo.
 const READONLY_MOUNT = `readonly_mount() {
   flags=
@@ -69,9 +70,18 @@ const READONLY_MOUNT = `readonly_mount() {
   done </proc/self/mountinfo
   mount -o "remount,bind,ro,\${flags#r?,}" "$1"
 }
+is_mounted() {
+  while read -r _ _ _ _ point _; do
+    if [ "$(printf '%b' "$point")" = "$1" ]; then return 0; fi
+  done </proc/self/mountinfo
+  return 1
+}
 readonly_below() {
   points=$(while read -r _ _ _ _ point _; do
     case $point in "$1"/*) printf '%s\\n' "$point" ;; esac
   done </proc/self/mountinfo)
-  printf '%s\\n' "$points" | { while read -r point; do readonly_mount "$(printf '%b' "$point")"; done; }
+  printf '%s\\n' "$points" | { while read -r point; do
+    point=$(printf '%b' "$point")
+    readonly_mount "$point" || if is_mounted "$point"; then exit 1; fi
+  done; }
 }`;
