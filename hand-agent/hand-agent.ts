@@ -27,6 +27,7 @@ import {
 } from "./identity.ts";
 import { Journal } from "./journal.ts";
 import { readMachineResources } from "./machine-resources.ts";
+import { OfflineWatch } from "./offline-watch.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
 import { ServerGeneration } from "./server-generation.ts";
 import { executeTool } from "./tools/execute-tool.ts";
@@ -53,6 +54,8 @@ export interface HandAgentOptions {
   log: Logger;
   /** How long running calls may go on once the agent was told to stop. */
   drainMs?: number;
+  /** Cut off from the server for so long, it ends what runs in its hands. Default: a day. */
+  keepOfflineMs?: number;
   reaperPeriodMs?: number;
   welcomeWithinMs?: number;
 }
@@ -74,6 +77,7 @@ interface Parts {
   readonly hands: Hands;
   readonly executions: Executions;
   readonly transfers: Transfers;
+  readonly offline: OfflineWatch;
 }
 
 export class HandAgent implements Service {
@@ -115,6 +119,7 @@ export class HandAgent implements Service {
   /** Resolves when the agent is enrolled and dials; rejects with StartupError when that cannot be. */
   start(): Promise<void> {
     this.starting ??= this.startUp().catch(async (error) => {
+      await this.parts?.offline.stop();
       await this.parts?.hands.stop();
       await this.parts?.journal.close();
       await this.dataDir?.release();
@@ -183,8 +188,10 @@ export class HandAgent implements Service {
       dataDir: dataDir.path,
     });
     const transfers = new Transfers(hands, clock, log);
+    const { keepOfflineMs } = this.options;
+    const offline = new OfflineWatch({ hands, executions, clock, log, keepOfflineMs });
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
-    return { dataDir, key, offers, journal, hands, executions, transfers };
+    return { dataDir, key, offers, journal, hands, executions, transfers, offline };
   }
 
   private async supervise(): Promise<void> {
@@ -228,6 +235,7 @@ export class HandAgent implements Service {
           return refusal === undefined ? outcome : { kind: "broken", detail: refusal };
         } finally {
           this.tunnel = undefined;
+          this.parts!.offline.disconnected();
           stopRenewing();
           stopLooking();
           dialled.close();
@@ -245,6 +253,7 @@ export class HandAgent implements Service {
     if (installationId !== this.identity!.installationId) {
       log.error({ installationId }, "the server is another installation than the one this agent joined");
     }
+    this.parts!.offline.connected();
     void this.meetServer(generation);
     this.parts!.executions.attach({
       openStream: () => tunnel.client.streamExecution({ signal: tunnel.signal }),
@@ -373,6 +382,7 @@ export class HandAgent implements Service {
       parts.executions.drain();
       await this.finishCalls(parts.executions);
       await parts.transfers.stop();
+      await parts.offline.stop();
       await parts.hands.stop();
       this.supervisor.stop();
       await this.running;

@@ -349,6 +349,26 @@ test("files are copied into and out of a hand", async () => {
   expect(Buffer.concat(server.transfers.get("out")!.received).equals(bytes)).toBe(true);
 });
 
+test("cut off for too long, the agent ends what runs in its hands and keeps their files; they come back as parked (H5)", async () => {
+  const { server } = await startWithHand({}, { keepOfflineMs: 400 });
+  server.bash("s/exec_1", "hand_1", "echo kept > file; sleep 300 >/dev/null 2>&1 & echo $!");
+  await server.result("s/exec_1");
+  server.refuseConnect = new TendonError("UNAVAILABLE", "not now");
+  const { length } = server.connections;
+  server.cut();
+  await eventually(
+    async () => JSON.parse(await readFile(join(dir.path, "hands.json"), "utf8")).hands[0].state === "parked",
+    {
+      withinMs: 20_000,
+    },
+  );
+  server.refuseConnect = undefined;
+  const { greeting } = await server.connection(length);
+  expect(greeting.hands).toMatchObject([{ handId: "hand_1", state: HandState.PARKED }]);
+  server.bash("s/exec_2", "hand_1", "cat file; pgrep -x sleep | wc -l");
+  expect(textOf(await server.result("s/exec_2"))).toContain("kept\n0");
+});
+
 test("a hand that is named unowned twice, a period apart, is destroyed; once is not enough (H1)", async () => {
   const { server } = await startWithHand({}, { reaperPeriodMs: 300 });
   const name = () => server.current.say({ case: "unownedHands", value: { handIds: ["hand_1"] } as never });
