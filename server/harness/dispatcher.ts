@@ -9,7 +9,7 @@
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
-import { messageOf } from "../../kit/errors.ts";
+import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
@@ -160,7 +160,9 @@ export class Dispatcher implements Service {
   private async tryOne(sessionId: string): Promise<void> {
     try {
       const waiting = await this.deps.leases.findWaiting(sessionId);
-      if (waiting !== undefined) await this.assign(waiting);
+      // Where sessions are counted they are taken one round after the other.
+      if (waiting?.isLimited) this.look();
+      else if (waiting !== undefined) await this.assign(waiting);
     } catch (error) {
       this.deps.log.warn(
         { sessionId, error: messageOf(error) },
@@ -360,17 +362,24 @@ export class Dispatcher implements Service {
     this.look();
   }
 
+  /** One replica says it: the log is as it was found, or somebody has said something newer (E3). */
+  private async tellAbandoned(): Promise<void> {
+    const { leases, sessionLog } = this.deps;
+    const found = await leases.findAbandoned({ graceMs: ABANDONED_GRACE_MS, limit: WORK_BATCH });
+    for (const { sessionId, head } of found) {
+      const append = { sessionId, events: [rescheduledEvent()], expectedPosition: BigInt(head) };
+      await sessionLog.append(append).catch((error: unknown) => {
+        if (!isTendonError(error, "POSITION_MISMATCH")) throw error;
+      });
+    }
+  }
+
   private async poll(): Promise<void> {
     const nowMs = this.deps.clock.monotonicMs();
     for (const [sessionId, { untilMs }] of this.ranOut) if (nowMs >= untilMs) this.ranOut.delete(sessionId);
     this.look();
     try {
-      for (const sessionId of await this.deps.leases.findAbandoned({
-        graceMs: ABANDONED_GRACE_MS,
-        limit: WORK_BATCH,
-      })) {
-        await this.deps.sessionLog.append({ sessionId, events: [rescheduledEvent()] });
-      }
+      await this.tellAbandoned();
       await answerOverdue(this.deps);
     } catch (error) {
       this.deps.log.warn(

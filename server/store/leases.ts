@@ -39,13 +39,13 @@ export interface AcquiredLease {
 export interface LeaseStore {
   /**
    * Sessions that have work, no live lease, and room somewhere. The workspaces that hold the fewest leases come first, each
-   * with its oldest session; those in whose hands a session has died often are left to `findSuspects`.
+   * with its oldest session, as long as its limit of running sessions allows; those in whose hands a session has died often are left to `findSuspects`.
    */
   findWork(request: { limit: number; rooms: readonly Room[] }): Promise<WaitingSession[]>;
   /** Of the sessions that have work and no live lease those that may run only by themselves, or no more (E4); oldest first. */
   findSuspects(limit: number): Promise<WaitingSession[]>;
-  /** One session, if it has work and no live lease. */
-  findWaiting(sessionId: string): Promise<WaitingSession | undefined>;
+  /** One session, if it has work and no live lease; `isLimited` when its workspace may run only so many at a time. */
+  findWaiting(sessionId: string): Promise<(WaitingSession & { isLimited: boolean }) | undefined>;
   /**
    * Takes the session with the next epoch, or says undefined when somebody else has it, there is nothing to do, or its
    * row is locked right now: the next round asks again.
@@ -96,5 +96,5 @@ export interface LeaseStore {
   /** The session is given up: what waits counts as seen, until a client says something new. */
   giveUp(sessionId: string): Promise<void>;
   /** Sessions that say `running` although their lease ended longer than `graceMs` ago (E3). */
-  findAbandoned(request: { graceMs: number; limit: number }): Promise<string[]>;
+  findAbandoned(request: { graceMs: number; limit: number }): Promise<{ sessionId: string; head: number }[]>;
 }

@@ -45,9 +45,12 @@ interface Workspace {
   add(count: number, loop?: string): Promise<string[]>;
 }
 
-async function createWorkspace(): Promise<Workspace> {
+async function createWorkspace(runningSessions = 0): Promise<Workspace> {
   const admin = server.client(AdminService);
-  const { workspace } = await admin.createWorkspace({ name: `w${workspaces.length}-${performance.now()}` });
+  const { workspace } = await admin.createWorkspace({
+    name: `w${workspaces.length}-${performance.now()}`,
+    limits: { runningSessions },
+  });
   const { secret: key } = await admin.createApiKey({
     name: "k",
     role: Role.ADMIN,
@@ -138,6 +141,25 @@ describe("fairness", () => {
       await eventually(() => small.assignments.length + large.assignments.length === 4 + round);
       const held = [small, large].map((h) => h.assignments.length);
       expect(held).toEqual([1 + Math.floor(round / 2), 3 + Math.ceil(round / 2)]);
+    }
+  });
+});
+
+describe("a workspace with a limit of running sessions", () => {
+  test("runs no more at a time, whoever else has room, and goes on as they end", async () => {
+    const space = await createWorkspace(2);
+    await space.add(5);
+    const h = harness({ capacity: 50 });
+    await eventually(() => h.assignments.length === 2);
+    await space.add(1);
+    // Somebody else's session passes by.
+    const [free] = await (await createWorkspace()).add(1);
+    h.release(await h.assigned(free!));
+    const ofSpace = () => h.assignments.filter(({ session }) => session?.id !== free);
+    expect(ofSpace()).toHaveLength(2);
+    for (let done = 0; done < 6; done++) {
+      h.release(await eventually(() => ofSpace()[done]));
+      await eventually(() => ofSpace().length === Math.min(6, done + 3));
     }
   });
 });

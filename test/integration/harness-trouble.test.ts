@@ -92,6 +92,27 @@ describe("a model in trouble", () => {
     expect(rig.api.requests.at(-1)!.body.toString()).toMatch(/one.*two.*three/);
   });
 
+  it("can be interrupted while it waits for the next attempt", async () => {
+    await start({
+      model: {
+        script: (request) => (JSON.stringify(request).includes("two") ? turn(["ok"]) : rateLimited(60)),
+      },
+      settings: { retry: { firstMs: 1, maxMs: 5, totalMs: 300_000 } },
+    });
+    const session = rig.talk("one");
+    await eventually(() => session.types().includes("session.status_rescheduled"));
+    session.send({ type: "user.interrupt", payload: {} });
+    await rested(session);
+    expect(session.payloads("session.status_idle")[0]).toMatchObject({
+      stop_reason: { type: "end_turn" },
+      interrupted: {},
+    });
+    session.say("two");
+    await rested(session, 2);
+    expect(spoken(session)).toEqual(["ok"]);
+    expect(rig.api.requests).toHaveLength(2);
+  });
+
   it("waits as long as a rate limit asks", async () => {
     await start({
       model: { script: [rateLimited(1), turn(["ok"])] },

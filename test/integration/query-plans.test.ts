@@ -227,7 +227,8 @@ describe("who is the brain", () => {
     const looked = await look((pool) =>
       createLeaseStore(pool).findWork({ limit: 50, rooms: [{ loop: "claude", workspaceId: undefined }] }),
     );
-    expect(looked.readWhole).toEqual([]);
+    // A handful of workspaces is read at one go.
+    expect(looked.readWhole.filter((table) => table !== "workspaces")).toEqual([]);
     expect(looked.indexes).toContain("sessions_work_by_workspace");
     const suspects = await look((pool) => createLeaseStore(pool).findSuspects(20));
     expect(suspects).toEqual({ indexes: ["sessions_suspect"], readWhole: [] });

@@ -146,12 +146,12 @@ function endings(
       );
     },
     async findAbandoned({ graceMs, limit }) {
-      const { rows } = await pool.query<{ session_id: string }>(
-        `select session_id from sessions where status = 'running' and archived_at is null
+      const { rows } = await pool.query<{ session_id: string; head: number }>(
+        `select session_id, head from sessions where status = 'running' and archived_at is null
            and coalesce(lease_expires_at, updated_at) < clock_timestamp() - $1 * interval '1 millisecond' limit $2`,
         [graceMs, limit],
       );
-      return rows.map((row) => row.session_id);
+      return rows.map(({ session_id: sessionId, head }) => ({ sessionId, head }));
     },
   };
 }
