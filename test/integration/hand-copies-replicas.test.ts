@@ -26,6 +26,7 @@ const startAgent = async (joinToken: string) => {
   agent = agentInProcess({ url: a.url, dataDir: dir.path, joinToken, drainMs: 200 });
   await agent.start();
 };
+const listed = async () => unpack(await copyOut(hands(a), { handId, path: ".", tar: true }));
 const reasonOf = (promise: Promise<unknown>) =>
   promise.then(
     () => "no error",
@@ -67,7 +68,6 @@ test("a caller that goes away there is missed here: what was there stays, and th
   const call = hands(b).copyIn();
   await call.send({ kind: { case: "target", value: { handId, path: "f" } } });
   await call.send({ kind: { case: "chunk", value: randomBytes(1_000_000) } });
-  const listed = async () => unpack(await copyOut(hands(a), { handId, path: ".", tar: true }));
   await eventually(async () => (await listed()).some((entry) => entry.includes(".tendon-")), {
     withinMs: 20_000,
   });
@@ -82,13 +82,16 @@ test("an agent that stops in the midst of a copy ends it as unavailable, and the
   const call = hands(b).copyIn();
   await call.send({ kind: { case: "target", value: { handId, path: "f" } } });
   await call.send({ kind: { case: "chunk", value: randomBytes(100_000) } });
+  await eventually(async () => (await listed()).some((entry) => entry.includes(".tendon-")), {
+    withinMs: 20_000,
+  });
   await agent.stop();
   expect(await reasonOf(call.end())).toBe("UNAVAILABLE");
   await startAgent("not needed again");
   const again = () => copyIn(hands(b), { handId, path: "f" }, Buffer.from("second"));
   await eventually(() => again().then(() => true), { withinMs: 30_000 });
   expect((await copyOut(hands(b), { handId, path: "f" })).toString()).toBe("second");
-});
+}, 90_000);
 
 test("a hand-over that is asked there reaches the agent here, which refuses the owner before (H6)", async () => {
   const { agent: definition } = await a.client(AgentService).createAgent({ spec: { name: "t" } });
