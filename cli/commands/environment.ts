@@ -2,6 +2,7 @@
 import { create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import {
+  ContainerSettingsSchema,
   type Environment,
   EnvironmentSchema,
   type EnvironmentSpec,
@@ -10,6 +11,7 @@ import {
   NetworkMode,
   NetworkModeSchema,
   NetworkSchema,
+  WarmPoolSchema,
 } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { ListEnvironmentsResponseSchema } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
@@ -43,6 +45,12 @@ interface SpecOptions {
   cpuMillis?: number;
   memoryMib?: number;
   pids?: number;
+  tmpMib?: number;
+  workdir?: string;
+  runtime?: string;
+  pull?: boolean;
+  warm?: number;
+  warmAge?: number;
   provisionTimeout?: number;
   idleTimeout?: number;
   keepParked?: number;
@@ -51,6 +59,8 @@ interface SpecOptions {
 }
 
 const MAX_INT32 = 2 ** 31 - 1;
+const MIB = 1024n * 1024n;
+const MAX_WARM = 32;
 const HOUR_MS = 3_600_000;
 const YEAR_MS = 365 * 24 * HOUR_MS;
 
@@ -140,7 +150,13 @@ function addSpecOptions(command: Command): Command {
     .option("--name <name>", "name, unique among live environments")
     .option("--description <text>", "what it is for")
     .option("--driver <name>", "hand agents' driver; left out: the installation's default")
-    .option("--image <image>", "image of container drivers")
+    .option("--image <image>", "image of container drivers, by name or digest")
+    .option("--pull", "get an image that is missing")
+    .option("--no-pull", "a missing image is an error again")
+    .option("--workdir <path>", "working directory inside the container")
+    .option("--runtime <name>", "runtime that the container engine knows, such as runsc")
+    .option("--warm <n>", "hands that each hand agent keeps ready", parseCount(0, MAX_WARM))
+    .option("--warm-age <duration>", "how long one waits before it is replaced", parseDuration(YEAR_MS))
     .option("--label <name=value>", "only hand agents with this label; may be given several times", parsePair)
     .option("--pool <pool>", "only hand agents of this pool")
     .option(
@@ -162,6 +178,7 @@ function addSpecOptions(command: Command): Command {
     .option("--cpu-millis <n>", "thousandths of a processor", parseCount(0, MAX_INT32))
     .option("--memory-mib <n>", "memory in MiB", parseCount(0, MAX_INT32))
     .option("--pids <n>", "processes at a time", parseCount(0, MAX_INT32))
+    .option("--tmp-mib <n>", "temporary files in MiB", parseCount(0, MAX_INT32))
     .option(
       "--provision-timeout <duration>",
       "how long a call waits for a hand, such as 60s",
@@ -203,16 +220,37 @@ function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSp
       allowedHosts: options.allowHost ?? network?.allowedHosts ?? [],
     });
   }
-  if (options.cpuMillis !== undefined || options.memoryMib !== undefined || options.pids !== undefined) {
-    const memory = options.memoryMib === undefined ? undefined : BigInt(options.memoryMib) * 1024n * 1024n;
+  changeContainer(spec, options);
+  const { cpuMillis, memoryMib, pids, tmpMib } = options;
+  if ([cpuMillis, memoryMib, pids, tmpMib].some((each) => each !== undefined)) {
     spec.limits = create(HandLimitsSchema, {
-      cpuMillis: options.cpuMillis ?? limits?.cpuMillis ?? 0,
-      memoryBytes: memory ?? limits?.memoryBytes ?? 0n,
-      pids: options.pids ?? limits?.pids ?? 0,
-      tmpBytes: limits?.tmpBytes ?? 0n,
+      cpuMillis: cpuMillis ?? limits?.cpuMillis ?? 0,
+      memoryBytes: memoryMib === undefined ? (limits?.memoryBytes ?? 0n) : BigInt(memoryMib) * MIB,
+      pids: pids ?? limits?.pids ?? 0,
+      tmpBytes: tmpMib === undefined ? (limits?.tmpBytes ?? 0n) : BigInt(tmpMib) * MIB,
     });
   }
   return spec;
+}
+
+/** What only container drivers have. */
+function changeContainer(
+  spec: EnvironmentSpec,
+  { workdir, runtime, pull, warm, warmAge }: SpecOptions,
+): void {
+  const { container, warmPool } = spec;
+  if (workdir !== undefined || runtime !== undefined || pull !== undefined) {
+    spec.container = create(ContainerSettingsSchema, {
+      workdir: workdir ?? container?.workdir ?? "",
+      runtime: runtime ?? container?.runtime ?? "",
+      pull: pull ?? container?.pull ?? false,
+    });
+  }
+  if (warm === undefined && warmAge === undefined) return;
+  spec.warmPool = create(WarmPoolSchema, {
+    size: warm ?? warmPool?.size ?? 0,
+    maxAgeMs: warmAge === undefined ? (warmPool?.maxAgeMs ?? 0n) : BigInt(warmAge),
+  });
 }
 
 function environmentTable(environments: readonly Environment[]): string {
@@ -234,6 +272,10 @@ function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environ
     ["description", spec?.description],
     ["driver", spec?.driver || "the installation's default"],
     ["image", spec?.image],
+    ["pull", spec?.container?.pull === true ? "yes" : ""],
+    ["workdir", spec?.container?.workdir],
+    ["runtime", spec?.container?.runtime],
+    ["warm", spec?.warmPool?.size ? String(spec.warmPool.size) : ""],
     ["labels", pairsText(spec?.labels ?? {})],
     ["pool", spec?.pool],
     ["network", enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || "the driver's default"],

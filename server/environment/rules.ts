@@ -11,6 +11,8 @@ const HOST =
 const MAX_LABEL_CHARS = 63;
 const MAX_VARIABLE_CHARS = 32 * 1024;
 const MAX_IDLE_MS = 30 * 86_400_000;
+/** What timers can hold. */
+const MAX_WARM_MS = 24 * 86_400_000;
 const MAX_KEPT_MS = 365 * 86_400_000;
 
 /** Throws INVALID_FIELD for the first thing that is wrong. */
@@ -23,6 +25,10 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
   if (spec.idleTimeoutMs > MAX_IDLE_MS) throw invalidField("spec.idle_timeout_ms", "must be at most 30 days");
   if (spec.keepParkedMs > MAX_KEPT_MS) throw invalidField("spec.keep_parked_ms", "must be at most 365 days");
   if (spec.maxAgeMs > MAX_KEPT_MS) throw invalidField("spec.max_age_ms", "must be at most 365 days");
+  if ((spec.warmPool?.maxAgeMs ?? 0n) > MAX_WARM_MS)
+    throw invalidField("spec.warm_pool.max_age_ms", "must be at most 24 days");
+  if (spec.container?.workdir.split("/").some((part) => part === "." || part === ".."))
+    throw invalidField("spec.container.workdir", "must be a path without . and ..");
 }
 
 function checkLabels(labels: Readonly<Record<string, string>>): void {
