@@ -37,6 +37,7 @@ const HISTORY_TYPES = new Set([
   "span.model_request_start",
   "span.model_request_end",
   "hand.lost",
+  "hand.handed_over",
 ]);
 const matters = (type: string) => HISTORY_TYPES.has(type) || type.startsWith("agent.");
 

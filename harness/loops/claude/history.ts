@@ -79,6 +79,9 @@ class HistoryBuilder {
       case "hand.lost":
         this.notes.push(lostNote(event));
         return;
+      case "hand.handed_over":
+        this.notes.push(handedOverNote(event));
+        return;
       case "span.model_request_start":
         this.keepAnswer();
         this.tellUser();
@@ -207,10 +210,21 @@ class HistoryBuilder {
   }
 }
 
+function environmentNamed(slot: string): string {
+  return slot === "" ? "The execution environment" : `The execution environment "${slot}"`;
+}
+
+function handedOverNote(event: Event): string {
+  const { slot, to_session_id: toSessionId } = payloadOf(event);
+  const which = environmentNamed(stringOf(slot));
+  return stringOf(toSessionId) === ""
+    ? `[${which} was handed over to you by another session, with the files and processes that it has.]`
+    : `[${which} was handed over to another session, with its files and processes. The next tool call gets a new, empty one.]`;
+}
+
 function lostNote(event: Event): string {
   const { slot, detail } = payloadOf(event);
-  const which =
-    stringOf(slot) === "" ? "The execution environment" : `The execution environment "${stringOf(slot)}"`;
+  const which = environmentNamed(stringOf(slot));
   const why = stringOf(detail) === "" ? "" : ` (${stringOf(detail)})`;
   return `[${which} was lost${why}: its files and processes are gone. The next tool call gets a new, empty one.]`;
 }

@@ -227,6 +227,21 @@ describe("a history", () => {
     const text = JSON.stringify(messagesOf(log));
     expect(text.match(/was lost \(disk gone\)/g)).toHaveLength(1);
   });
+
+  it("tells the model of a hand that it has given away, and of one that it has got, once (H6)", () => {
+    const log = logOf(
+      says("go"),
+      consumed("e1"),
+      ["hand.handed_over", { slot: "", to_session_id: "sesn_other", to_slot: "" }],
+      ["hand.handed_over", { slot: "lab", from_session_id: "sesn_other", from_slot: "" }],
+      START,
+      DEAD,
+      START,
+    );
+    const text = JSON.stringify(messagesOf(log));
+    expect(text.match(/The execution environment was handed over to another session/g)).toHaveLength(1);
+    expect(text.match(/lab\\*" was handed over to you/g)).toHaveLength(1);
+  });
 });
 
 describe("a request", () => {
