@@ -150,13 +150,12 @@ export class Sweeper implements Service {
   }
 
   private async touchAgents(): Promise<void> {
-    const { revoked, moved } = await this.deps.store.handAgents.touch(this.parts.connections.all());
-    for (const handAgentId of moved) {
-      // Half-open here, and it did not wait for this side to find out.
-      this.parts.connections.cut(
-        handAgentId,
-        new TendonError("UNAVAILABLE", "the hand agent has connected to another replica"),
-      );
+    const held = this.parts.connections.all();
+    const { revoked, moved } = await this.deps.store.handAgents.touch(held);
+    const left = new Set(moved);
+    for (const connection of held.filter(({ handAgentId }) => left.has(handAgentId))) {
+      // Half-open here, and it did not wait for this side to find out. That one alone: its successor may be here by now (H3).
+      connection.end(new TendonError("UNAVAILABLE", "the hand agent has connected to another replica"));
     }
     for (const handAgentId of revoked)
       await loseAgent(this.deps, this.parts, handAgentId, "the hand agent was revoked");

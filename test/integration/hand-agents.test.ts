@@ -143,6 +143,34 @@ describe("connections", () => {
     expect(twin.runs.size).toBe(1);
   });
 
+  test("a look at the old connection whose answer comes late leaves its successor alone (H3)", async () => {
+    const agent = await rig.agent();
+    await agent.connect();
+    const { touch } = rig.store.handAgents;
+    let letGo = () => {};
+    const late = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    let looks = 0;
+    Object.assign(rig.store.handAgents, {
+      touch: async (connections: Parameters<typeof touch>[0]) => {
+        looks += 1;
+        await late;
+        return touch(connections);
+      },
+    });
+    await eventually(() => looks === 1);
+    const twin = await rig.agent();
+    Object.assign(twin, { options: (agent as unknown as { options: object }).options });
+    await twin.connect();
+    letGo();
+    await eventually(() => looks > 1);
+    expect([twin.isOnline, twin.generation]).toEqual([true, 2n]);
+    const session = await rig.session();
+    const ran = await collect(rig.harness.execute(await session.toolUse("echo", { text: "twin" })));
+    expect(textOf(ran.result)).toBe("twin");
+  });
+
   test("a half-open connection is found within the heartbeat timeout and does not hold up its successor (H3, R7)", async () => {
     const relay = await startTcpRelay(rig.listener.port);
     try {
