@@ -7,8 +7,9 @@ import { HAS_WORK, WAITS, waitingSessions } from "./waiting-sessions.ts";
 
 const LEASE_COLUMNS =
   "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths, barren_deaths";
+/** When it ended stays: what is given to another brain at once was not abandoned in between (E3). */
 const END_LEASE =
-  "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = null";
+  "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = clock_timestamp()";
 
 /** Of a lease that ended with its server it is not known whether the holder was told of it: that is no death (E4). */
 const SERVER_LIVES = `exists (select from replicas r where r.replica_id = sessions.lease_replica_id

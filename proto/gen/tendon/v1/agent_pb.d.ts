@@ -448,7 +448,8 @@ export enum OnInterrupt {
   CANCEL_CALLS = 1,
 
   /**
-   * They go on in their hands, up to their time limits. Their results say so, and nobody is told how they end.
+   * They go on in their hands, up to their time limits. Their results say so, and nobody is told how they end. A shell
+   * that is busy with one takes its next call when that has ended.
    *
    * @generated from enum value: ON_INTERRUPT_LEAVE_CALLS = 2;
    */
