@@ -128,6 +128,19 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     ).toBe("");
   }, 90_000);
 
+  it("give every call all of its output, whatever the calls before have left in the background (X6)", async () => {
+    const hand = await rig.provision(newId("output"));
+    const { bash } = toolCaller(hand);
+    const all = Array.from({ length: 15_000 }, (_, i) => `${i + 1}`).join("\n");
+    // What is left ends about when its call does: just before, while it is looked for, just after.
+    for (let i = 0; i < 30; i++) {
+      expect(textOf(await bash(`sleep 0.0${10 + i} & echo ${i}`))).toBe(`${i}`);
+      expect(textOf(await bash("seq 1 15000"))).toBe(all);
+    }
+    await eventually(async () => (await hand.callProcesses()).length === 1);
+    await hand.destroy();
+  });
+
   it("take a working directory of the environment's own, with what the image has there", async () => {
     const hand = await rig.provision(newId("workdir"), { container: { workdir: "/srv/app" } });
     const call = toolCaller(hand);

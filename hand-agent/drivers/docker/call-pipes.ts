@@ -20,10 +20,14 @@ const UNMARKED_AFTER_MS = 200;
 /** Pipes that background processes still hold, read and dropped inside. The oldest is let go beyond that. */
 const MAX_HELD_PIPES = 64;
 
+const CUT_NOTE = "\n[the connection into the container broke off: output from here on is lost]\n";
+
 export interface CallPipesOptions {
   readonly dir: string;
   readonly pool: LanePool;
   readonly order: (script: string) => Promise<Reply>;
+  /** Whether the container still runs. */
+  readonly isRunning: () => Promise<boolean>;
   readonly clock: Clock;
 }
 
@@ -110,13 +114,20 @@ export class CallPipes {
           onHeard();
         } else if (word === "z") {
           over();
-          this.options.pool.giveBack(lane);
+          // Else it is on its way out.
+          if (!reading.isHeld) this.options.pool.giveBack(lane);
         }
       },
-      onEnd: over,
+      onEnd: () => void this.brokeOff(reading, pipe).then(over),
     });
     lane.line(`cat <${quote(path)}; say z $?`);
     return pipe;
+  }
+
+  /** Nothing that was cut may pass for all there was; of a container that ended, others tell. */
+  private async brokeOff(reading: Reading, pipe: ContainerPipe): Promise<void> {
+    if (reading.isOver || reading.isHeld) return;
+    if (await this.options.isRunning()) pipe.push(Buffer.from(CUT_NOTE));
   }
 
   /** See HandPipe. What was written until now stands before our mark in the pipe. */
@@ -154,7 +165,9 @@ export class CallPipes {
   /** Somebody reads on inside, so that whoever still writes neither blocks nor dies. */
   private async dropRest(path: string): Promise<void> {
     const { order } = this.options;
-    const { text } = await order(`( cat <${quote(path)} >/dev/null 2>&1 & printf %s $! )`);
+    // With a writer of our own while it opens the pipe: those it is for may just have gone.
+    const read = `cat <${quote(path)} >/dev/null 2>&1 5>&-`;
+    const { text } = await order(`( exec 5<>${quote(path)}; ${read} & printf %s $! )`);
     this.held.push({ pid: Number(text), path });
     const oldest = this.held.length > MAX_HELD_PIPES ? this.held.shift() : undefined;
     if (oldest === undefined) return;

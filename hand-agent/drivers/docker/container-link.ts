@@ -3,7 +3,7 @@
  * pipes, finish pipes), and the pool for everything that takes longer. When the container or the engine goes, `ended`
  * says why, and everything that was going on fails with that reason.
  */
-import type { Clock } from "../../../kit/clock.ts";
+import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import { type ExecSpec, HandError, type HandPipe, type RunningProcess } from "../driver.ts";
 import { CallPipes } from "./call-pipes.ts";
@@ -13,6 +13,11 @@ import { Lane, type Reply } from "./lane.ts";
 import { LanePool } from "./lane-pool.ts";
 import { LANE_SCRIPT, NEEDED_COMMANDS, quote } from "./lane-script.ts";
 import { ProgramRun } from "./program-run.ts";
+
+/** When a container ends, all connections into it do. */
+const TOGETHER_WITHIN_MS = 300;
+const TOLD_WITHIN_MS = 2_000;
+const ASK_AGAIN_MS = 50;
 
 export interface ContainerLinkOptions {
   readonly engine: Engine;
@@ -32,6 +37,9 @@ export class ContainerLink {
   readonly processes: ContainerProcesses;
   private readonly options: ContainerLinkOptions;
   private readonly pipes: CallPipes;
+  /** On the container's own input and output: the only one that ends with it and with nothing else. */
+  private attached: Lane | undefined;
+  /** For short orders. */
   private first: Lane | undefined;
   private orders: Promise<unknown> = Promise.resolve();
   private resolveEnded: (reason: string) => void = () => {};
@@ -50,6 +58,7 @@ export class ContainerLink {
       dir: options.pipesDir,
       pool: this.pool,
       order: (script) => this.order(script),
+      isRunning: async () => this.isOpen && (await this.whyEnded()) === undefined,
       clock: options.clock,
     });
     this.processes = new ContainerProcesses({
@@ -68,7 +77,8 @@ export class ContainerLink {
     const link = new ContainerLink(options);
     try {
       const stream = await options.engine.attach(options.containerId);
-      link.first = await Lane.open(stream, { clock: options.clock, start: start.run });
+      link.attached = await Lane.open(stream, { clock: options.clock, start: start.run });
+      link.first = link.attached;
       void link.first.ended.then(() => link.firstLaneEnded());
       await Promise.all([start.prepare(), link.check()]);
       link.pool.warm();
@@ -158,8 +168,23 @@ export class ContainerLink {
     if (reason !== undefined) this.close(reason);
   }
 
-  /** Undefined while the container runs. */
+  /** Undefined while the container runs. Connections end a little before the engine says that the container did. */
   private async whyEnded(): Promise<string | undefined> {
+    const { clock } = this.options;
+    const reason = await this.askWhyEnded();
+    if (reason !== undefined || this.attached === undefined) return reason;
+    const { attached } = this;
+    await within(clock, TOGETHER_WITHIN_MS, attached.ended, () => new Error("it runs")).catch(() => {});
+    if (attached.isOpen || attached.isReplaced) return undefined;
+    for (let leftMs = TOLD_WITHIN_MS; leftMs > 0; leftMs -= ASK_AGAIN_MS) {
+      await clock.sleep(ASK_AGAIN_MS);
+      const told = await this.askWhyEnded();
+      if (told !== undefined) return told;
+    }
+    return "the engine ended the connection to it";
+  }
+
+  private async askWhyEnded(): Promise<string | undefined> {
     const { engine, containerId } = this.options;
     try {
       const found = await engine.find("look at the container", (docker) =>

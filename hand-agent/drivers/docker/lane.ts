@@ -35,6 +35,8 @@ export class Lane {
   /** Its process inside the container; a leader of its group. */
   pid = -1;
   isOpen = true;
+  /** Its shell was killed and the container is well: another shell has said hello on its connection. */
+  isReplaced = false;
   readonly ended: Promise<void>;
   private readonly stream: Duplex;
   private readonly tokens = new Set<string>([HELLO, this.token]);
@@ -158,8 +160,10 @@ export class Lane {
       onMark: (token, words) => {
         if (token !== HELLO) this.user?.onMark(output, token, words);
         // It was killed, and the first process has started another one, which nobody needs.
-        else if (this.onHello === undefined) this.close();
-        else {
+        else if (this.onHello === undefined) {
+          this.isReplaced = true;
+          this.close();
+        } else {
           this.onHello(Number(words[0]));
           this.onHello = undefined;
         }
