@@ -66,7 +66,7 @@ async function duringFlood(
   handId: string,
   once: () => Promise<number>,
 ): Promise<number[]> {
-  const bytes = Math.max(64 * MiB, Math.round(FLOOD_BYTES * context.scale));
+  const bytes = Math.max(64, Math.round((FLOOD_BYTES / MiB) * context.scale)) * MiB;
   context.say(`${bytes / MiB} MiB …`);
   const command = `seq 1 1000000000 | head -c ${bytes}`;
   const request = { executionId: "flood", handId, name: "bash", input: JSON.stringify({ command }) };
