@@ -48,6 +48,7 @@ async function appendInPieces(
         await call.send({ kind: { case: "piece", value: { eventIndex, text: EventText.INTERNAL, chunk } } });
       }
     }
+    await call.send({ kind: { case: "end", value: {} } });
   } catch {
     // The server has ended the call: its own error, below, says why.
   }

@@ -34,15 +34,19 @@ export class LargeEvents {
     onRequest: (request: EmitEventsRequest) => Promise<void>,
   ): Promise<EmitEventsRequest> {
     let request: EmitEventsRequest | undefined;
+    let isWhole = false;
     for await (const { kind } of requests) {
+      if (isWhole) throw invalidField("end", "must be the last message of the stream");
       if (request === undefined) {
         if (kind.case !== "request") throw invalidField("request", "must be the first message of the stream");
         request = kind.value;
         await onRequest(request);
       } else if (kind.case === "piece") this.add(request, kind.value);
-      else throw invalidField("piece", "after the first message come pieces only");
+      else if (kind.case === "end") isWhole = true;
+      else throw invalidField("piece", "after the first message come pieces, then the end");
     }
     if (request === undefined) throw invalidField("request", "must be the first message of the stream");
+    if (!isWhole) throw invalidField("end", "is missing: the stream broke off, and nothing was appended");
     for (const { event, text, pieces } of this.texts.values()) {
       request.events[event]![text] = textOf(pieces, `events[${event}].${text}`);
     }

@@ -527,6 +527,7 @@ async function emitLarge(
   try {
     await pieces(EventText.PAYLOAD, Buffer.from(payload));
     if (internal !== undefined) await pieces(EventText.INTERNAL, Buffer.from(internal));
+    await call.send({ kind: { case: "end", value: {} } });
   } catch {
     // The call's own error says why.
   }
@@ -616,6 +617,7 @@ describe("large events", () => {
     const broken = client.emitLargeEvents();
     await broken.send({ kind: request });
     await broken.send({ kind: piece });
+    await broken.send({ kind: { case: "end", value: {} } });
     expect(await failure(broken.end())).toMatchObject({
       reason: "INVALID_FIELD",
       metadata: { field: "events[0].payload" },
@@ -624,11 +626,36 @@ describe("large events", () => {
     await beyond.send({ kind: request });
     await beyond.send({ kind: { case: "piece", value: { eventIndex: 1, chunk: Buffer.from("{}") } } });
     expect(await failure(beyond.end())).toMatchObject({ reason: "INVALID_FIELD" });
-    const cut = client.emitLargeEvents();
-    await cut.send({ kind: request });
-    cut.cancel();
     expect((await client.getSession({ sessionId })).session!.head).toBe(0n);
   }, 30_000);
+});
+
+test("a call that is given up while texts are under way appends nothing, whatever was sent by then (L2)", async () => {
+  const sessionId = await world.newSession();
+  const all = {
+    case: "request" as const,
+    value: { sessionId, events: [event("acme.noted"), event("acme.noted")] },
+  };
+  // Its payload would be whole by now, and could pass for all that was to come.
+  const payload = {
+    case: "piece" as const,
+    value: { eventIndex: 0, text: EventText.PAYLOAD, chunk: Buffer.from("{}") },
+  };
+  const empty = { ...all, value: { sessionId, events: [{ type: "acme.noted", id: newId("event") }] } };
+  for (let round = 0; round < 50; round += 1) {
+    for (const messages of [[all], [empty, payload]]) {
+      const call = client.emitLargeEvents();
+      for (const kind of messages) await call.send({ kind });
+      call.cancel();
+      expect(await failure(call.end())).toBeDefined();
+    }
+  }
+  // Whole calls after it show that those were dealt with.
+  await emitLarge(client, sessionId, "{}");
+  expect((await client.getSession({ sessionId })).session!.head).toBe(2n);
+  const unended = client.emitLargeEvents();
+  await unended.send({ kind: all });
+  expect(await failure(unended.end())).toMatchObject({ reason: "INVALID_FIELD", metadata: { field: "end" } });
 });
 
 describe("cursors", () => {

@@ -496,6 +496,15 @@ export declare type EmitLargeEventsRequest = Message<"tendon.v1.EmitLargeEventsR
      */
     value: EventTextPiece;
     case: "piece";
+  } | {
+    /**
+     * The last message: everything was sent. A call that is given up can look as if its requests had ended well, so
+     * without this nothing is appended.
+     *
+     * @generated from field: tendon.v1.LargeEventsEnd end = 3;
+     */
+    value: LargeEventsEnd;
+    case: "end";
   } | { case: undefined; value?: undefined };
 };
 
@@ -504,6 +513,20 @@ export declare type EmitLargeEventsRequest = Message<"tendon.v1.EmitLargeEventsR
  * Use `create(EmitLargeEventsRequestSchema)` to create a new message.
  */
 export declare const EmitLargeEventsRequestSchema: GenMessage<EmitLargeEventsRequest>;
+
+/**
+ * Says that all texts were sent.
+ *
+ * @generated from message tendon.v1.LargeEventsEnd
+ */
+export declare type LargeEventsEnd = Message<"tendon.v1.LargeEventsEnd"> & {
+};
+
+/**
+ * Describes the message tendon.v1.LargeEventsEnd.
+ * Use `create(LargeEventsEndSchema)` to create a new message.
+ */
+export declare const LargeEventsEndSchema: GenMessage<LargeEventsEnd>;
 
 /**
  * A piece of a text of one event. Pieces of one text are put together in the order in which they are sent.
@@ -1340,8 +1363,8 @@ export declare const SessionService: GenService<{
     output: typeof EmitEventsResponseSchema;
   },
   /**
-   * EmitEvents for events that do not fit into one message: the request, then the texts of its large events in pieces.
-   * The server appends when the stream is at its end; a stream that breaks before leaves nothing.
+   * EmitEvents for events that do not fit into one message: the request, then the texts of its large events in pieces,
+   * then the end. The server appends when that has come; a stream that breaks before leaves nothing.
    *
    * Effect: that of EmitEvents with the texts put together: one atomic batch. An event has at most 32 MiB of payload and
    * internal, all events of a call 64 MiB.
