@@ -42,8 +42,8 @@ export class DockerRig {
     this.withImage = withImage(this.driver, image);
   }
 
-  static async start(options: Partial<DockerDriverOptions> = {}): Promise<DockerRig> {
-    const engine = await useDocker();
+  static async start(options: Partial<DockerDriverOptions> = {}, own?: TestEngine): Promise<DockerRig> {
+    const engine = own ?? (await useDocker());
     const image = await ensureNodeImage(engine);
     return new DockerRig(engine, await mkdtemp(join(tmpdir(), "tendon-docker-")), image, options, false);
   }

@@ -66,7 +66,7 @@ async function newUsers(): Promise<string[]> {
   return names.filter((name) => name.startsWith(`${process.pid}-`) && !users.includes(name));
 }
 
-function engineAt(socketPath: string, release: () => Promise<void>): TestEngine {
+export function engineAt(socketPath: string, release: () => Promise<void>): TestEngine {
   const host = `unix://${socketPath}`;
   return {
     host,
@@ -141,7 +141,7 @@ async function breakLock(): Promise<void> {
   await rm(aside, { recursive: true, force: true });
 }
 
-function answers(socketPath: string): Promise<boolean> {
+export function answers(socketPath: string): Promise<boolean> {
   return new Promise((resolve) => {
     const call = request({ socketPath, path: "/_ping", timeout: 2_000 }, (response) => {
       response.resume();

@@ -187,7 +187,7 @@ export class DockerDriver implements Driver {
       const container = await this.maker.make(unit, { pull, onProgress: spec.onProgress, signal });
       return this.handOf(record, container, { resumed: false, isSetUp: false });
     } finally {
-      if (kind !== undefined) this.warm.refill(kind.key);
+      if (kind !== undefined) this.warm.refillSoon(kind.key);
     }
   }
 

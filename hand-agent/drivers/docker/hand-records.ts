@@ -19,6 +19,7 @@ const SUFFIX = ".json";
 
 export class HandRecords {
   private readonly dir: string;
+  private made: Promise<unknown> | undefined;
   private agentIdText: Promise<string> | undefined;
 
   constructor(dataDir: string) {
@@ -73,7 +74,8 @@ export class HandRecords {
     return (await readFile(path, "utf8")).trim();
   }
 
-  private async makeDir(): Promise<void> {
-    await mkdir(this.dir, { recursive: true, mode: 0o700 });
+  private makeDir(): Promise<unknown> {
+    this.made ??= mkdir(this.dir, { recursive: true, mode: 0o700 });
+    return this.made;
   }
 }

@@ -11,6 +11,7 @@ const MAX_POOLS = 16;
 const MAX_IN_POOL = 32;
 /** After one could not be made: who asks meanwhile makes its own and hears why. */
 const RETRY_MS = 30_000;
+const REFILL_AFTER_MS = 100;
 
 export interface WarmHand {
   readonly isUsable: boolean;
@@ -59,8 +60,12 @@ export class WarmPools<T extends WarmHand> {
     return claimed;
   }
 
-  /** Makes what is missing. Called once the hand that asked is there, so that it does not wait for those to come. */
-  refill(key: string): void {
+  /** Makes what is missing, a moment later: the hand that was just given has its first call first. */
+  refillSoon(key: string): void {
+    this.clock.after(REFILL_AFTER_MS, () => this.refill(key));
+  }
+
+  private refill(key: string): void {
     const pool = this.pools.get(key);
     if (pool === undefined || this.stopper.signal.aborted) return;
     if (pool.failedMs !== undefined && this.clock.monotonicMs() - pool.failedMs < RETRY_MS) return;
