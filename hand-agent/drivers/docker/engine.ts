@@ -2,6 +2,7 @@
  * The Docker engine as the driver needs it. Its client is loaded at the first use, so that agents without docker hands
  * do not carry it. Failures are HandErrors in words for people; `EngineError.status` is the engine's own number.
  */
+import { access } from "node:fs/promises";
 import type { Duplex } from "node:stream";
 import type Docker from "dockerode";
 import { messageOf } from "../../../kit/errors.ts";
@@ -42,6 +43,9 @@ export class Engine {
   /** Asks the engine and puts what it refuses into words. */
   async ask<T>(what: string, use: (docker: Docker) => Promise<T>): Promise<T> {
     this.client ??= this.connect();
+    this.client.catch(() => {
+      this.client = undefined;
+    });
     const docker = await this.client;
     try {
       return await use(docker);
@@ -96,6 +100,8 @@ export class Engine {
 
   private async connect(): Promise<Docker> {
     const address = engineAddress(this.settings);
+    // The client is 10 MB of memory: not for an agent on a machine without an engine.
+    if ("socketPath" in address) await access(address.socketPath).catch((error) => this.unreachable(error));
     const { default: Client } = await import("dockerode");
     return new Client(address);
   }
@@ -107,10 +113,16 @@ export class Engine {
       const said = json?.message ?? reason ?? messageOf(error);
       return new EngineError(`could not ${what}: ${said.slice(0, MAX_MESSAGE_CHARS)}`, statusCode);
     }
-    const why = code ?? messageOf(error);
-    return new EngineError(`the Docker engine at ${this.address} cannot be reached (${why})`, undefined, {
-      cause: error,
-    });
+    return this.away(code ?? messageOf(error), error);
+  }
+
+  private unreachable(error: NodeJS.ErrnoException): never {
+    throw this.away(error.code ?? messageOf(error), error);
+  }
+
+  private away(why: string, cause: unknown): EngineError {
+    const message = `the Docker engine at ${this.address} cannot be reached (${why})`;
+    return new EngineError(message, undefined, { cause });
   }
 }
 
