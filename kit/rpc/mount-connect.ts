@@ -49,6 +49,9 @@ interface Arrival {
   requestId?: string;
 }
 
+/** Of an answer in JSON: names, ids, times. */
+const MAX_JSON_FRAME_BYTES = 1024 * 1024;
+
 const arrivalKey: ContextKey<Arrival> = createContextKey({ peer: "unknown", reached: false });
 
 /** A handler for the methods' paths; all other requests go to `fallback`. Never throws. */
@@ -84,7 +87,8 @@ function handlersOf(
     interceptors: [refusalInterceptor],
     jsonOptions: strictJson,
     readMaxBytes: MAX_GRPC_MESSAGE_BYTES,
-    writeMaxBytes: MAX_GRPC_MESSAGE_BYTES,
+    // JSON doubles quotes and backslashes of the texts that answers are measured by.
+    writeMaxBytes: 2 * MAX_GRPC_MESSAGE_BYTES + MAX_JSON_FRAME_BYTES,
   });
   for (const bound of services) addRoutes(router, bound, pipeline, wire);
   return new Map(router.handlers.map((handler) => [handler.requestPath, handler]));

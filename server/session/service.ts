@@ -4,6 +4,7 @@ import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { notFound, TendonError } from "../../kit/errors.ts";
 import { isId, newId } from "../../kit/ids.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -192,12 +193,14 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
 
   async getEvents(request: GetEventsRequest, context: RpcContext) {
     const { sessionId, lease } = request;
+    refuseNul(request.types, "types");
+    refuseNul(request.untilTypes, "until_types");
     const standing = await this.standing(sessionId, context);
     if (lease) checkReadsInternal(principalOf(context), lease, standing);
     const slice = await this.deps.events.read({
       sessionId,
       ...(await boundsOf(this.deps.events, request, standing.head)),
-      types: request.types.filter((type) => !type.includes("\0")),
+      types: request.types,
       limit: request.limit || DEFAULT_EVENTS,
       maxBytes: request.maxBytes || MAX_SLICE_BYTES,
       inlineLimitBytes: request.inlineLimitBytes || MAX_INLINE_BYTES,
@@ -212,6 +215,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
 
   async *watchEvents(request: WatchEventsRequest, context: RpcContext) {
     const { sessionId, afterPosition, types } = request;
+    refuseNul(types, "types");
     const { hub } = this.deps;
     await this.checkPlace(sessionId, context);
     const watcher = hub.watch(sessionId, request.previews);

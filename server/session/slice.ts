@@ -28,10 +28,16 @@ export async function boundsOf(
   let before = request.beforePosition === 0n ? Number.POSITIVE_INFINITY : Number(request.beforePosition);
   if (afterEventId !== "") after = Math.max(after, await find(afterEventId));
   if (beforeEventId !== "") before = Math.min(before, await find(beforeEventId));
-  const beforePosition = () => (before === Number.POSITIVE_INFINITY ? undefined : before);
-  const types = untilTypes.filter((type) => !type.includes("\0"));
-  if (types.length > 0) {
-    const slice = { sessionId, afterPosition: after, beforePosition: beforePosition(), descending, types };
+  // No log is longer than what a number holds exactly.
+  const beforePosition = () => (before > Number.MAX_SAFE_INTEGER ? undefined : before);
+  if (untilTypes.length > 0) {
+    const slice = {
+      sessionId,
+      afterPosition: after,
+      beforePosition: beforePosition(),
+      descending,
+      types: untilTypes,
+    };
     const end = await events.firstOfTypes(slice);
     // What is appended meanwhile lies behind the end that was found; without one there is none yet.
     if (end !== undefined && descending) after = end - 1;

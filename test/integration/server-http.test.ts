@@ -50,6 +50,37 @@ test("an unknown path is a 404 with the error envelope, a wrong method a 405, bo
   expect((await server.fetch("/readyz", { method: "HEAD" })).status).toBe(200);
 });
 
+test("a page of events that JSON makes twice as long is read by a client that speaks JSON", async () => {
+  const post = async (method: string, body: object) => {
+    const service =
+      method.includes("Event") || method.includes("Session") ? "SessionService" : "AgentService";
+    const kind = method === "CreateEnvironment" ? "EnvironmentService" : service;
+    const response = await server.fetch(`/tendon.v1.${kind}/${method}`, {
+      method: "POST",
+      headers: { "content-type": "application/json", authorization: `Bearer ${server.adminKey}` },
+      body: JSON.stringify(body),
+    });
+    const answer = (await response.json()) as {
+      agent: { id: string };
+      session: { id: string };
+      events: { payload: string }[];
+    };
+    return { status: response.status, ...answer };
+  };
+  await post("CreateEnvironment", { spec: { name: "json" }, makeDefault: true });
+  const agent = await post("CreateAgent", { spec: { name: "json" } });
+  const created = await post("CreateSession", { agentId: agent.agent.id });
+  const sessionId = created.session.id;
+  const payload = JSON.stringify({ a: '"'.repeat(520_000) });
+  for (let n = 0; n < 2; n += 1) {
+    const appended = await post("EmitEvents", { sessionId, events: [{ type: "acme.noted", payload }] });
+    expect(appended.status).toBe(200);
+  }
+  const page = await post("GetEvents", { sessionId });
+  expect(page.status).toBe(200);
+  expect(page.events.map((event) => event.payload)).toEqual([payload, payload]);
+}, 30_000);
+
 test("a path that is no path is refused, and the server lives on", async () => {
   const status = await new Promise<number | undefined>((resolve, reject) => {
     const request = http.request({ port: server.port, host: "127.0.0.1", path: "//[", agent: false });

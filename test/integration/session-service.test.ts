@@ -251,6 +251,35 @@ describe("slices", () => {
     });
   });
 
+  test("what is no part of the log is not read; types and positions that nothing can have are answered", async () => {
+    const sessionId = await world.newSession();
+    await client.emitEvents({ sessionId, events: [say("1"), say("2")] });
+    // As somebody with the database's password might: beyond the head, where no append puts anything.
+    await database.pool().query(
+      `insert into events (session_id, position, event_id, type, thread_id, payload)
+        values ($1, 3, 'sevt_forged', 'agent.message', '', '{}')`,
+      [sessionId],
+    );
+    const positions = async (request: object) =>
+      (await client.getEvents({ sessionId, ...request })).events.map(({ position }) => Number(position));
+    expect(await positions({})).toEqual([1, 2]);
+    expect(await positions({ order: EventOrder.DESCENDING })).toEqual([2, 1]);
+    expect((await client.getEvents({ sessionId })).head).toBe(2n);
+    for (const beforePosition of [2n ** 63n - 1n, 2n ** 53n]) {
+      expect(await positions({ beforePosition, order: EventOrder.DESCENDING })).toEqual([2, 1]);
+    }
+    expect(await failure(client.getEvents({ sessionId, types: ["a\0"] }))).toMatchObject({
+      reason: "INVALID_FIELD",
+      metadata: { field: "types[0]" },
+    });
+    expect(await failure(client.getEvents({ sessionId, untilTypes: ["acme.x", "\0"] }))).toMatchObject({
+      reason: "INVALID_FIELD",
+      metadata: { field: "until_types[1]" },
+    });
+    const watch = client.watchEvents({ sessionId, types: ["\0"], afterPosition: -1n });
+    expect(await failure(collect(watch))).toMatchObject({ reason: "INVALID_FIELD" });
+  });
+
   test("bytes are limited, but one event is always given", async () => {
     const sessionId = await world.newSession();
     const payload = JSON.stringify({ a: "x".repeat(1000) });

@@ -97,6 +97,7 @@ async function read(pool: Pool, request: ReadRequest): Promise<EventSlice> {
 /**
  * Walks the primary key (or the index by type) from the cursor. Sizes come from the rows' heads; a text is fetched only
  * for events that the limits let through.
+ * What lies beyond the session's head is no part of the log: nothing that Tendon does leaves it there.
  */
 function readStatement(request: ReadRequest): string {
   const { descending, types, withInternal, withHashes, beforePosition } = request;
@@ -122,6 +123,7 @@ function readStatement(request: ReadRequest): string {
               ${hashColumns}
             from events
             where session_id = $1 and position > $2 ${beforePosition === undefined ? "and $3::bigint is null" : "and position < $3::bigint"}
+              and position <= (select head from sessions where session_id = $1)
               ${types?.length ? "and type = any($4::text[])" : "and $4::text[] is null"}
             order by position ${order} limit $5
         ) slice
