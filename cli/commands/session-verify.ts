@@ -72,7 +72,8 @@ async function verify(log: OpenLog, options: VerifyOptions): Promise<Verdict> {
     options.against === undefined ? undefined : await readKept(options.against, sessionId, pins);
   pins.push(...(against?.keys ?? []));
   const pinnedKeys = pins.length === 0 ? undefined : new Set(pins);
-  const verdict = await verifyLog(log, { log: against?.log, checkpoints, pinnedKeys });
+  const isStrict = options.keys !== undefined;
+  const verdict = await verifyLog(log, { log: against?.log, checkpoints, pinnedKeys, isStrict });
   return { ...verdict, ...judged(verdict, { pinnedKeys, log: against?.log }) };
 }
 

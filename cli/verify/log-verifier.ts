@@ -29,9 +29,16 @@ export interface KeyUse {
 const MAX_PROBLEMS = 100;
 /** Where servers sign. */
 const RESTS = new Set(["session.status_idle", "session.status_terminated", "session.forked"]);
-/** A server signs within seconds; when none lives, the next one does. */
+/** A server signs within seconds; when none lives, the next one does, and late. */
 const UNSIGNED_FOR_MS = 60_000;
-const LATE_MS = 10 * 60_000;
+const LATE_MS = 60_000;
+
+export interface Pins {
+  /** What others signed counts for nothing. */
+  readonly keys?: ReadonlySet<string> | undefined;
+  /** Whether signatures that are late or missing make the log a misfit, where they are else worth a note. */
+  readonly areStrict?: boolean;
+}
 
 export class LogVerifier {
   readonly problems: Problem[] = [];
@@ -43,14 +50,17 @@ export class LogVerifier {
   signedUpTo = 0;
   signedAt: Date | undefined;
   private readonly header: LogHeader;
-  private readonly pinnedKeys: ReadonlySet<string> | undefined;
+  private readonly pins: Pins;
+  private readonly late: { position: number; minutes: number }[] = [];
+  /** Whether nothing but events of hands follows on the newest signed position. */
+  private isTailOfHands = true;
+  private newestAt: Date | undefined;
   /** Undefined for a log without hashes. */
   private previous: string | undefined;
 
-  /** With `pinnedKeys`, what others signed counts for nothing. */
-  constructor(header: LogHeader, pinnedKeys?: ReadonlySet<string>) {
+  constructor(header: LogHeader, pins: Pins = {}) {
     this.header = header;
-    this.pinnedKeys = pinnedKeys;
+    this.pins = pins;
     this.previous = header.chain && originHash(header.sessionId, header.chain.origin);
   }
 
@@ -59,6 +69,7 @@ export class LogVerifier {
     if (position !== this.events + 1) this.report(this.events + 1, `is missing, ${position} follows`);
     this.events = position;
     const seen = this.seen(event);
+    this.newestAt = event.createdAt;
     if (this.previous !== undefined) {
       this.checkHash(seen, this.previous);
       this.checkSigned(event);
@@ -74,6 +85,27 @@ export class LogVerifier {
     if (chain && this.events === head && chain.hash !== this.previous) {
       this.report(Math.max(head, 1), "the session's own hash is not that of its newest event");
     }
+  }
+
+  /** After `end`. What was kept vouches for the events up to a position, whenever they were signed. */
+  endSignatures(keptUpTo: number): void {
+    for (const { position, minutes } of this.late) {
+      const text = `was signed ${minutes} minutes late: what was changed until then is not shown by it`;
+      if (this.pins.areStrict && position > keptUpTo) this.report(position, text);
+      else this.note(`position ${position} ${text}`);
+    }
+    const known = Math.max(this.signedUpTo, keptUpTo);
+    if (!this.header.chain || !this.newestAt || known >= this.events || !this.isOld(this.newestAt)) return;
+    const from = known + 1;
+    const which = from === this.events ? `position ${from} is` : `positions ${from} to ${this.events} are`;
+    if (!this.header.isAtRest) this.note(`${which} not signed: the server says that the session has work`);
+    else if (this.isTailOfHands && this.signedUpTo > 0) this.note(`${which} not signed: events of hands`);
+    else if (!this.pins.areStrict) this.note(`${which} not signed, though the session rests`);
+    else
+      this.report(
+        from,
+        `${from === this.events ? "is" : "and what follows are"} not signed, though the session rests`,
+      );
   }
 
   report(position: number, problem: string): void {
@@ -103,25 +135,26 @@ export class LogVerifier {
     if (checkpoint) {
       this.checkCheckpoint({ sessionId: this.header.sessionId, position, ...checkpoint }, event);
       const lateMs = checkpoint.signedAt.getTime() - event.createdAt.getTime();
-      if (lateMs > LATE_MS && position > copied) {
-        const minutes = Math.floor(lateMs / 60_000);
-        this.note(
-          `position ${position} was signed ${minutes} minutes late: what was changed until then is not shown by it`,
-        );
-      }
+      if (lateMs > LATE_MS && position > copied && this.late.length < MAX_PROBLEMS)
+        this.late.push({ position, minutes: Math.floor(lateMs / 60_000) });
       return;
     }
+    if (!event.type.startsWith("hand.")) this.isTailOfHands = false;
     if (!RESTS.has(event.type) || position <= copied) return;
-    const ageMs = this.header.exportedAt.getTime() - event.createdAt.getTime();
-    if (ageMs > UNSIGNED_FOR_MS)
+    if (this.isOld(event.createdAt))
       this.report(position, "the session came to rest, but there is no checkpoint");
     else this.note(`position ${position} is not signed yet`);
+  }
+
+  /** A time that has not come yet is none that a database gave. */
+  private isOld(time: Date): boolean {
+    return Math.abs(this.header.exportedAt.getTime() - time.getTime()) > UNSIGNED_FOR_MS;
   }
 
   private checkCheckpoint(checkpoint: Checkpoint, event: LogEvent): void {
     const { position, publicKey } = checkpoint;
     this.checkpoints += 1;
-    const isPinned = this.pinnedKeys?.has(publicKey) ?? true;
+    const isPinned = this.pins.keys?.has(publicKey) ?? true;
     if (!isSigned(checkpoint)) {
       this.report(position, "the checkpoint's signature is not that of its key");
       return;
@@ -135,6 +168,7 @@ export class LogVerifier {
     this.keys.set(publicKey, use);
     if (checkpoint.hash === event.hash) {
       this.signedUpTo = position;
+      this.isTailOfHands = true;
       this.signedAt = checkpoint.signedAt;
     } else this.report(position, changedAfter(this.signedUpTo, position));
   }

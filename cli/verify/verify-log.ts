@@ -12,6 +12,8 @@ export interface Kept {
   readonly checkpoints?: readonly Checkpoint[];
   /** Keys that alone may have signed. */
   readonly pinnedKeys?: ReadonlySet<string> | undefined;
+  /** A log that is signed late, or not up to its end, does not fit. */
+  readonly isStrict?: boolean;
 }
 
 export interface UsedKey {
@@ -38,7 +40,7 @@ export interface Verdict {
 
 export async function verifyLog(log: OpenLog, kept: Kept = {}): Promise<Verdict> {
   const { header } = log;
-  const verifier = new LogVerifier(header, kept.pinnedKeys);
+  const verifier = new LogVerifier(header, { keys: kept.pinnedKeys, areStrict: kept.isStrict ?? false });
   const others = kept.log && new Other(kept.log);
   const checkpoints = new KeptCheckpoints(kept.checkpoints ?? []);
   try {
@@ -53,6 +55,7 @@ export async function verifyLog(log: OpenLog, kept: Kept = {}): Promise<Verdict>
   }
   await others?.end(verifier);
   checkpoints.end(verifier);
+  verifier.endSignatures(Math.max(others?.events ?? 0, checkpoints.fitting));
   return verdictOf(header, verifier);
 }
 
@@ -74,6 +77,11 @@ class Other {
   constructor(log: OpenLog) {
     this.log = log;
     this.verifier = new LogVerifier(log.header);
+  }
+
+  /** How many it has. */
+  get events(): number {
+    return this.verifier.events;
   }
 
   async compare(seen: SeenEvent, verifier: LogVerifier): Promise<void> {
@@ -113,7 +121,7 @@ function differenceOf(one: SeenEvent, other: SeenEvent): string | undefined {
 class KeptCheckpoints {
   /** In the order of positions. */
   private readonly left: Checkpoint[];
-  private fitting = 0;
+  fitting = 0;
 
   constructor(checkpoints: readonly Checkpoint[]) {
     this.left = [...checkpoints].sort((one, other) => one.position - other.position);

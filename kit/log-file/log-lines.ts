@@ -24,6 +24,8 @@ export interface LogHeader {
   readonly head: number;
   /** Undefined for a log without hashes. */
   readonly chain: SessionChain | undefined;
+  /** Whether the server said that nothing waits and nothing runs; true where it did not say. */
+  readonly isAtRest: boolean;
   /** JSON value of an Agent. */
   readonly agent: unknown;
   readonly environmentId: string;
@@ -62,6 +64,7 @@ export function parseHeader(text: string, path: string): LogHeader {
   }
   const session = objectOf(line.session, `${path}.session`);
   return {
+    isAtRest: session.at_rest !== false,
     exportedAt: timeOf(line.exported_at, `${path}.exported_at`),
     withInternal: line.with_internal === true,
     serverKey: line.server_key === undefined ? "" : textOf(line.server_key, `${path}.server_key`),

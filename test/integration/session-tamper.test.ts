@@ -346,4 +346,75 @@ describe("what was changed in the database", () => {
     expect(notes).toHaveLength(2);
     expect(notes[0]).toMatch(/^position 4 was signed 60 minutes late/);
   });
+
+  test("a server that signs again because it has forgotten that it did does so late: with pinned keys that does not fit, without it is said", async () => {
+    const sessionId = await signedSession();
+    const file = await exported(sessionId);
+    await query("update events set created_at = created_at - interval '5 minutes' where session_id = $1", [
+      sessionId,
+    ]);
+    await rewrite(sessionId, 3);
+    await query("delete from checkpoints where session_id = $1", [sessionId]);
+    await query("update sessions set checkpoint_position = 0 where session_id = $1", [sessionId]);
+    await query("insert into checkpoints (session_id, position) values ($1, 4), ($1, 8)", [sessionId]);
+    // It has signed nothing of this session, as one that was restarted.
+    second.area.signer.due(sessionId);
+    await signedAt(sessionId, 8);
+    const pinnedKeys = new Set([first, second].map((replica) => replica.signingKey.publicKey.x));
+    const late = "was signed 5 minutes late: what was changed until then is not shown by it";
+    const loose = await verified(sessionId, { pinnedKeys });
+    expect(loose.problems).toEqual([]);
+    expect(loose.notes).toEqual([`position 4 ${late}`, `position 8 ${late}`]);
+    expect(await problemsOf(sessionId, { pinnedKeys, isStrict: true })).toEqual([`4: ${late}`, `8: ${late}`]);
+    expect((await problemsOf(sessionId, { file }))[0]).toBe("1: its time is not what was kept");
+  });
+
+  test("a late signature that was kept is no misfit: what was kept vouches for it", async () => {
+    const sessionId = await newSession();
+    await turn(sessionId);
+    await signedAt(sessionId, 4);
+    await query("delete from checkpoints where session_id = $1", [sessionId]);
+    await query("update events set created_at = created_at - interval '5 minutes' where session_id = $1", [
+      sessionId,
+    ]);
+    await rewrite(sessionId, 3, "payload = payload");
+    await query("insert into checkpoints (session_id, position) values ($1, 4)", [sessionId]);
+    second.area.signer.due(sessionId);
+    await signedAt(sessionId, 4);
+    const file = await exported(sessionId);
+    const pinnedKeys = new Set([second.signingKey.publicKey.x]);
+    expect(await problemsOf(sessionId, { pinnedKeys, isStrict: true })).toHaveLength(1);
+    expect(await problemsOf(sessionId, { pinnedKeys, isStrict: true, file })).toEqual([]);
+  });
+
+  test("rests that are given another type leave a log that nobody signed: with pinned keys that does not fit, without it is said", async () => {
+    const sessionId = await signedSession();
+    const age = (change: string) =>
+      query(`update events set created_at = created_at ${change} where session_id = $1`, [sessionId]);
+    await query(
+      "update events set type = 'acme.noted' where session_id = $1 and type = 'session.status_idle'",
+      [sessionId],
+    );
+    await query("delete from checkpoints where session_id = $1", [sessionId]);
+    const pinnedKeys = new Set([first.signingKey.publicKey.x]);
+    for (const change of ["- interval '2 minutes'", "+ interval '1 day'"]) {
+      await age(change);
+      await rewrite(sessionId, 1, "payload = payload");
+      const loose = await verified(sessionId);
+      expect(loose.problems).toEqual([]);
+      expect(loose.notes).toEqual(["positions 1 to 8 are not signed, though the session rests"]);
+      expect(await problemsOf(sessionId, { pinnedKeys, isStrict: true })).toEqual([
+        "1: and what follows are not signed, though the session rests",
+      ]);
+    }
+    // What has begun is signed when it ends.
+    await query("update sessions set work_position = 8, status = 'running' where session_id = $1", [
+      sessionId,
+    ]);
+    const running = await verified(sessionId, { pinnedKeys, isStrict: true });
+    expect(running.problems).toEqual([]);
+    expect(running.notes).toEqual([
+      "positions 1 to 8 are not signed: the server says that the session has work",
+    ]);
+  });
 });
