@@ -81,46 +81,37 @@ const OLD_ROWS = `
   insert into events (session_id, position, event_id, type, payload) values
     ('sesn_old', 1, 'sevt_old_1', 'user.message', '{"2":"b","1":"a"}'), ('sesn_old', 2, 'sevt_old_2', 'agent.message', '{}');`;
 
-test("whatever released step a database in use was at, migrated it has the schema of a fresh one, and its log goes on", async () => {
-  const fresh = await createTestDatabase();
-  try {
-    const schema = await schemaOf(fresh.pool());
-    expect(schema.length).toBeGreaterThan(100);
-    for (const { number } of released.slice(0, -1)) {
-      const used = await createTestDatabase({ migrated: false });
-      try {
-        await migrate(used.pool(), released.slice(0, number));
-        await used.pool().query(OLD_ROWS);
-        await migrate(used.pool(), released);
-        expect(await schemaOf(used.pool())).toEqual(schema);
-        const events = createEventStore(used.pool());
-        const event = {
-          id: "sevt_new",
-          type: "acme.noted",
-          threadId: "",
-          payload: "{}",
-          internal: undefined,
-        };
-        const { head } = await events.append({ sessionId: "sesn_old", authority: "client", events: [event] });
-        expect(head).toBe(3);
-        const { events: log } = await events.read({
-          ...{ sessionId: "sesn_old", afterPosition: 0, limit: 10, maxBytes: 10_000 },
-          ...{ inlineLimitBytes: 1_000, withInternal: true },
-        });
-        expect(log.map(({ id, payload }) => [id, payload])).toEqual([
-          ["sevt_old_1", '{"2":"b","1":"a"}'],
-          ["sevt_old_2", "{}"],
-          ["sevt_new", "{}"],
-        ]);
-        await events.close();
-      } finally {
-        await used.drop();
-      }
+test.each(released.slice(0, -1))(
+  "a database in use at step $number, $name, migrated has the schema of a fresh one, and its log goes on",
+  async ({ number }) => {
+    const fresh = await createTestDatabase();
+    try {
+      const pool = database.pool();
+      await migrate(pool, released.slice(0, number));
+      await pool.query(OLD_ROWS);
+      await migrate(pool, released);
+      const schema = await schemaOf(fresh.pool());
+      expect(schema.length).toBeGreaterThan(100);
+      expect(await schemaOf(pool)).toEqual(schema);
+      const events = createEventStore(pool);
+      const event = { id: "sevt_new", type: "acme.noted", threadId: "", payload: "{}", internal: undefined };
+      const { head } = await events.append({ sessionId: "sesn_old", authority: "client", events: [event] });
+      expect(head).toBe(3);
+      const { events: log } = await events.read({
+        ...{ sessionId: "sesn_old", afterPosition: 0, limit: 10, maxBytes: 10_000 },
+        ...{ inlineLimitBytes: 1_000, withInternal: true },
+      });
+      expect(log.map(({ id, payload }) => [id, payload])).toEqual([
+        ["sevt_old_1", '{"2":"b","1":"a"}'],
+        ["sevt_old_2", "{}"],
+        ["sevt_new", "{}"],
+      ]);
+      await events.close();
+    } finally {
+      await fresh.drop();
     }
-  } finally {
-    await fresh.drop();
-  }
-});
+  },
+);
 
 test("a step that fails leaves nothing of itself and keeps the steps before it", async () => {
   const broken: Migration = { ...second, sql: "alter table things add name text; select 1 / 0;" };
