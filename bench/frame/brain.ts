@@ -37,6 +37,7 @@ export async function startBrain(
   context.defer(() => connection.close());
   const sessionId = await createSession(platform, environment);
   const { assignment, stop } = await takeSession(connection.client(HarnessService).work(), sessionId);
+  context.defer(() => releaseHands(platform, sessionId));
   context.defer(stop);
   return new BenchBrain(
     connection.client(SessionService),
@@ -44,6 +45,13 @@ export async function startBrain(
     sessionId,
     assignment.lease as LeaseProof,
   );
+}
+
+/** An agent that stops keeps the files of its hands; those of a bench are of no use to anybody. */
+async function releaseHands(platform: Platform, sessionId: string): Promise<void> {
+  const client = platform.client(HandService);
+  for (const { id } of (await client.listHands({ sessionId })).hands)
+    await client.releaseHand({ handId: id });
 }
 
 async function createSession(
