@@ -1,4 +1,8 @@
-/** Whether the hashes of an exported log fit its events: a log that was changed is not taken for the one it was. */
+/**
+ * Whether the hashes of an exported log fit its events, and what was signed fits the hashes: a log that was changed is not
+ * taken for the one it was. Whose keys signed is not known here.
+ */
+import { isSigned } from "../../kit/chain/checkpoint.ts";
 import { eventHash, originHash, type SessionChain, sha256Hex } from "../../kit/chain/event-hash.ts";
 import { invalidField, TendonError } from "../../kit/errors.ts";
 import type { LogEvent } from "../../kit/log-file/log-lines.ts";
@@ -22,8 +26,17 @@ export class ChainCheck {
       payloadSha256: sha256Hex(payload),
       internalSha256: internal === undefined ? internalSha256 : sha256Hex(internal),
     });
-    if (event.hash === this.previous) return;
-    throw invalidField(`${path}.hash`, "does not fit the event: the log was changed");
+    if (event.hash !== this.previous) {
+      throw invalidField(`${path}.hash`, "does not fit the event: the log was changed");
+    }
+    const { position, checkpoint } = event;
+    if (checkpoint === undefined) return;
+    if (checkpoint.hash !== event.hash) {
+      throw invalidField(`${path}.checkpoint`, "is of another hash than the event's: the log was changed");
+    }
+    if (!isSigned({ sessionId: this.sessionId, position, ...checkpoint })) {
+      throw invalidField(`${path}.checkpoint`, "is not signed by its key: the log was changed");
+    }
   }
 
   end(): void {

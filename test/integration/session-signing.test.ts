@@ -21,6 +21,7 @@ import {
   plainAdmin,
   problemsOf,
   query,
+  rewrite,
   rowsOf,
   type Sessions,
   say,
@@ -280,6 +281,37 @@ describe("copies", () => {
     expect((await verifyLog(await opened(cut))).problems).toEqual([
       { position: 9, problem: "cannot be read: it is cut off: its last line is missing" },
     ]);
+  });
+
+  test("a log whose hashes were made to fit again is not imported when its checkpoints say otherwise, nor with signatures that are none", async () => {
+    const sessionId = await signedSession();
+    const log = await exported(sessionId, admin, true);
+    const lines = linesOf(log).slice(0, -1);
+    await rewrite(sessionId, 3);
+    const forged = linesOf(await exported(sessionId, admin, true)).slice(0, -1);
+    const signedHash = JSON.parse(lines[4]!).checkpoint.hash;
+    expect(JSON.parse(forged[4]!).checkpoint.hash).toBe(signedHash);
+    expect(JSON.parse(forged[4]!).hash).not.toBe(signedHash);
+    const reSigned = lines.map((line, at) => {
+      const { checkpoint, ...event } = JSON.parse(line);
+      if (at !== 8) return line;
+      return JSON.stringify({
+        ...event,
+        checkpoint: { ...checkpoint, signed_at: "2030-01-31T12:00:00.000Z" },
+      });
+    });
+    const cases: [Buffer, string][] = [
+      [withEnd(forged), "5"],
+      [withEnd(reSigned), "9"],
+    ];
+    for (const [bytes, line] of cases) {
+      expect((await verifyLog(await opened(bytes))).problems).not.toEqual([]);
+      await expect(importAs(admin, bytes)).rejects.toMatchObject({
+        reason: "INVALID_FIELD",
+        metadata: { line, field: `line ${line}.checkpoint` },
+      });
+    }
+    expect((await importAs(admin, log)).head).toBe(8n);
   });
 
   test("an export shows clients the digest of what only brains see, not the text, and both exports fit", async () => {
