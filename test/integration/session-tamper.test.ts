@@ -263,9 +263,29 @@ describe("what was changed in the database", () => {
     await query("update events set hash = null where session_id = $1 and position = 5", [sessionId]);
     expect((await problemsOf(sessionId))[0]).toBe("5: has no hash");
     await query("update sessions set chain_hash = null where session_id = $1", [sessionId]);
+    // The database still knows that it was signed.
+    expect((await client.getSession({ sessionId })).session!.tamperEvident).toBe(true);
+    expect((await problemsOf(sessionId)).at(-1)).toBe(
+      "8: the session's own hash is not that of its newest event",
+    );
+    await query("update events set hash = null where session_id = $1", [sessionId]);
+    expect((await problemsOf(sessionId))[0]).toBe("1: has no hash");
+    await query("update sessions set checkpoint_position = 0 where session_id = $1", [sessionId]);
     const { header, problems } = await verified(sessionId, { file });
     expect(header.chain).toBeUndefined();
     expect(problems[0]).toEqual({ position: 1, problem: "its hash is not what was kept" });
+  });
+
+  test.each([
+    "garbage",
+    "null",
+    "{}",
+    '{"kind":"fork","sessionId":"sesn_1","position":-1,"hash":""}',
+    '{"kind":"new"}',
+  ])("an origin that is none (%s) fits nothing", async (origin) => {
+    const sessionId = await signedSession();
+    await query("update sessions set chain_origin = $2 where session_id = $1", [sessionId, origin]);
+    expect(await problemsOf(sessionId)).toEqual(["1: does not fit its hash and the one before"]);
   });
 
   test("checkpoints that are gone, changed or moved are missed", async () => {

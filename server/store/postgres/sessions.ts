@@ -60,12 +60,14 @@ interface SessionRow {
   chain_origin: string;
 }
 
+/** A session whose hash is gone while more says that it had one stays tamper-evident: with a hash that fits nothing. */
 const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
   list_cost_nano_usd, unpriced_requests,
-  work_position > rested_position and archived_at is null as has_work, encode(chain_hash, 'hex') as chain_hash, chain_origin`;
+  work_position > rested_position and archived_at is null as has_work, chain_origin,
+  encode(coalesce(chain_hash, case when chain_origin <> '' or checkpoint_position > 0 then sha256('') end), 'hex') as chain_hash`;
 
 function toRecord(row: SessionRow): SessionRecord {
   return {
@@ -99,8 +101,21 @@ function toRecord(row: SessionRow): SessionRecord {
   };
 }
 
+/** Where somebody else wrote what is no origin: no chain begins with it, so that whoever verifies the log finds it. */
+const NO_ORIGIN: ChainOrigin = { kind: "import", sessionId: "", position: 0, hash: "" };
+
 function originOf(text: string): ChainOrigin {
-  return text === "" ? NEW_CHAIN : (JSON.parse(text) as ChainOrigin);
+  if (text === "") return NEW_CHAIN;
+  try {
+    const { kind, sessionId, position, hash } = JSON.parse(text) as ChainOrigin;
+    const isWhole =
+      typeof sessionId === "string" && typeof hash === "string" && Number.isSafeInteger(position);
+    if (isWhole && position >= 0 && (kind === "fork" || kind === "import"))
+      return { kind, sessionId, position, hash };
+  } catch {
+    // Said by the origin.
+  }
+  return NO_ORIGIN;
 }
 
 export async function findSession(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
