@@ -27,8 +27,12 @@ export type Handler<Options> = (context: CommandContext<Options>) => Promise<unk
 /** Unary calls that take longer have failed. */
 export const CALL_WITHIN = { deadlineMs: 30_000 } as const;
 
-/** Runs `handler` as the command's action, with a connection that ends with it. */
-export function onAction<Options extends object>(command: Command, handler: Handler<Options>): void {
+/** Runs `handler` as the command's action, with a connection that ends with it. `exitFailed`: for calls that fail. */
+export function onAction<Options extends object>(
+  command: Command,
+  handler: Handler<Options>,
+  { exitFailed = EXIT_FAILED }: { exitFailed?: number } = {},
+): void {
   command.action(async (...all: unknown[]) => {
     const self = all.at(-1) as Command;
     const options = self.optsWithGlobals() as Options & GlobalOptions;
@@ -41,7 +45,7 @@ export function onAction<Options extends object>(command: Command, handler: Hand
       const code = await handler({ options, args, output, config, target, api });
       process.exitCode = typeof code === "number" ? code : 0;
     } catch (error) {
-      process.exitCode = tellFailure(error, target, output.json);
+      process.exitCode = tellFailure(error, { target, json: output.json, exitFailed });
     } finally {
       api.close();
     }
@@ -53,10 +57,11 @@ export function outputFor({ json, color }: GlobalOptions, config: CliConfig): Ou
 }
 
 /** Returns the exit code. Throws what has no words for people. */
-function tellFailure(error: unknown, target: Target, json: boolean): number {
+function tellFailure(error: unknown, told: { target: Target; json: boolean; exitFailed: number }): number {
+  const { target, json, exitFailed } = told;
   const message = explainFailure(error, target) ?? knownMessage(error);
   if (message === undefined) throw error;
-  const exitCode = error instanceof StartupError ? error.exitCode : EXIT_FAILED;
+  const exitCode = error instanceof StartupError ? error.exitCode : exitFailed;
   if (!json) throw new StartupError(message, exitCode, { cause: error });
   process.stderr.write(`${JSON.stringify(failureJson(error, message))}\n`);
   return exitCode;

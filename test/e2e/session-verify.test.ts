@@ -60,11 +60,17 @@ async function watched(id: string, file: string): Promise<void> {
 
 test("a workspace turns it on; a session from before has no hashes, one from then on fits", async () => {
   const before = await installation.json<{ id: string; tamper_evident: boolean }>("session", "create");
+  const never = await installation.tendon(["session", "verify", before.id]);
+  expect(never).toMatchObject({ code: 3, stderr: "" });
+  expect(never.stdout).toBe(`${before.id} is not tamper-evident: nothing to verify\n`);
+  expect(await verify(before.id)).toMatchObject({ code: 3, fits: false, problems: [] });
   const { workspaces } = await installation.json<{ workspaces: { id: string }[] }>("workspace", "list");
   const on = ["workspace", "update", workspaces[0]!.id, "--tamper-evident", "on"];
   expect(await installation.json(...on)).toMatchObject({ tamper_evident: true });
   expect(before.tamper_evident).toBe(false);
-  expect((await installation.tendon(["session", "verify", before.id])).code).toBe(1);
+  const wanted = await verify(before.id);
+  expect(wanted).toMatchObject({ code: 1, problems: [{ position: 1 }] });
+  expect(wanted.problems[0]!.problem).toContain("has no hash, while its workspace wants them");
   const id = await ran();
   const { code, stdout } = await installation.tendon(["session", "verify", id]);
   expect(code).toBe(0);
@@ -124,13 +130,22 @@ test("an export is verified without a server; a changed one is refused as what t
   const nowhere = { env: { TENDON_URL: "http://127.0.0.1:9" } };
   const alone = await installation.tendon(["session", "verify", "--file", file], nowhere);
   expect(alone).toMatchObject({ code: 0, stderr: "" });
+  expect(alone.stdout).toContain("note: the file vouches for itself");
+  const keys = pathOf("alone-keys.json");
+  writeFileSync(keys, JSON.stringify(await verify(id)));
+  const pinned = await installation.tendon(["session", "verify", "--file", file, "--keys", keys], nowhere);
+  expect(pinned.code).toBe(0);
+  expect(pinned.stdout).not.toContain("vouches");
   writeFileSync(file, log.replace("echo $((40+2))", "echo $((40+3))"));
   const changed = await installation.tendon(["session", "verify", "--file", file], nowhere);
   expect(changed.code).toBe(1);
   expect(changed.stdout).toContain(`${id} does not fit, from position 1 on`);
   const against = await installation.tendon(["session", "verify", id, "--against", file]);
-  expect(against.code).toBe(1);
+  expect(against.code).toBe(2);
   expect(against.stderr).toContain(`${file} does not fit itself: position 1`);
+  expect((await installation.tendon(["session", "verify", id], nowhere)).code).toBe(4);
+  const unknown = `${id.slice(0, -1)}${id.endsWith("0") ? "1" : "0"}`;
+  expect((await installation.tendon(["session", "verify", unknown])).code).toBe(4);
   const wrong = [[], [id, "--file", file], [id, "--against", pathOf("none")], [id, "--keys", file]];
   for (const args of wrong) expect((await installation.tendon(["session", "verify", ...args])).code).toBe(2);
 }, 120_000);
