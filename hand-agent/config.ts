@@ -31,9 +31,9 @@ export const handAgentSettings = defineSettings({
     help: "Labels that environments select by: name=value, separated by commas; at most 32.",
   },
   TENDON_HAND_AGENT_CAPACITY: {
-    parse: integer({ min: 1, max: 1_000 }),
+    parse: integer({ min: 0, max: 1_000 }),
     default: 64,
-    help: "Hands that the agent hosts at a time at most, without parked ones.",
+    help: "Hands that the agent hosts at a time at most, without parked ones; with 0 it gets no new ones.",
   },
   TENDON_HAND_AGENT_ISOLATION: {
     parse: oneOf(["auto", ...ISOLATION_MODES]),

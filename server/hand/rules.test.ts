@@ -100,6 +100,10 @@ describe("placement", () => {
     expect(placed([agent("a")], { ...anywhere, pool: "lab" })).toBe(
       'no hand agent in pool "lab" has joined the workspace',
     );
+    expect(placed([agent("a", { pool: "lab" })])).toBe(
+      "the workspace's hand agents are all in pools, and the environment names none",
+    );
+    expect(placed([agent("a", { pool: "lab" })], { ...anywhere, pool: "lab" })).toBe("a");
     expect(placed([agent("a")], { ...anywhere, labels: { gpu: "yes" } } as never)).toBe(
       "no online hand agent carries the labels gpu=yes",
     );
@@ -107,6 +111,8 @@ describe("placement", () => {
     expect(placed([agent("a", { drivers: [broken] })])).toBe(
       'no online hand agent has the driver "process": no user namespaces',
     );
+    const emptying = choosePlacement(anywhere, [agent("a", { capacityHands: 0 })], () => true);
+    expect(emptying).toMatchObject({ why: "the fitting hand agent is full", full: [] });
     expect(placed([agent("a", { hands: 2 })])).toBe("the fitting hand agent is full");
     expect(placed([agent("a", { hands: 2 }), agent("b", { capacityHands: 0 })])).toBe(
       "all 2 fitting hand agents are full",

@@ -41,7 +41,7 @@ export function wishOf(spec: EnvironmentSpec, defaultDriver: string): PlacementW
 }
 
 /**
- * Chooses among the workspace's agents: labels, driver, memory, disk and room decide who can; among those one that has
+ * Chooses among the workspace's agents. A pool is reserved: its agents host what names it, and nothing else. Labels, driver, memory, disk and room decide who can; among those one that has
  * the image, then most free slots, then the id. The reason names the first condition that nobody meets.
  */
 export function choosePlacement(
@@ -49,9 +49,15 @@ export function choosePlacement(
   agents: readonly HandAgentRecord[],
   isReachable: (agent: HandAgentRecord) => boolean,
 ): Placement {
-  const inPool = wish.pool === "" ? agents : agents.filter((agent) => agent.pool === wish.pool);
+  const inPool = agents.filter((agent) => agent.pool === wish.pool);
   const where = wish.pool === "" ? "" : ` in pool "${wish.pool}"`;
-  if (inPool.length === 0) return { kind: "wait", why: `no hand agent${where} has joined the workspace` };
+  if (inPool.length === 0) {
+    const othersOnly = wish.pool === "" && agents.length > 0;
+    const why = othersOnly
+      ? "the workspace's hand agents are all in pools, and the environment names none"
+      : `no hand agent${where} has joined the workspace`;
+    return { kind: "wait", why };
+  }
   const online = inPool.filter(isReachable);
   if (online.length === 0) {
     const elsewhere = inPool.some((agent) => agent.online);
@@ -74,7 +80,12 @@ export function choosePlacement(
   if (agent === undefined) {
     const count =
       large.length === 1 ? "the fitting hand agent is" : `all ${large.length} fitting hand agents are`;
-    return { kind: "wait", why: `${count} full`, full: large };
+    // Parking a hand makes no room where there is to be none.
+    return {
+      kind: "wait",
+      why: `${count} full`,
+      full: large.filter(({ capacityHands }) => capacityHands > 0),
+    };
   }
   const driver = driverOf(agent, wish.driver)!;
   const name = agent.name === "" ? agent.handAgentId : `${agent.name} (${agent.handAgentId})`;
@@ -159,9 +170,7 @@ export function toolsDigestFor(
 ): string | undefined {
   const now = choosePlacement(wish, agents, isReachable);
   if (now.kind === "place") return now.driver.toolsDigest;
-  const fitting = agents.filter(
-    (agent) => (wish.pool === "" || agent.pool === wish.pool) && hasLabels(agent.labels, wish.labels),
-  );
+  const fitting = agents.filter((agent) => agent.pool === wish.pool && hasLabels(agent.labels, wish.labels));
   for (const agent of fitting) {
     const driver = driverOf(agent, wish.driver);
     if (driver !== undefined) return driver.toolsDigest;

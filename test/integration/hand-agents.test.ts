@@ -424,7 +424,8 @@ describe("placement", () => {
       const environmentId = await rig.environment({ provisionTimeoutMs: 10_000, ...spec });
       return rig.client.provision({ requestId: randomBytes(8).toString("hex"), environmentId });
     };
-    expect((await where({ labels: { gpu: "yes" } })).hand?.handAgentId).toBe(labelled.handAgentId);
+    const inLab = { pool: "lab", labels: { gpu: "yes" } };
+    expect((await where(inLab)).hand?.handAgentId).toBe(labelled.handAgentId);
     expect((await where({ pool: "lab" })).hand?.handAgentId).toBe(labelled.handAgentId);
     const fails = async (spec: object, text: RegExp, reason = "NO_HAND_AGENT") =>
       expect(where({ provisionTimeoutMs: 250, ...spec })).rejects.toMatchObject({
@@ -435,8 +436,8 @@ describe("placement", () => {
     await fails({ pool: "attic" }, /pool "attic"/);
     await fails({ driver: "docker" }, /driver "docker"/);
     await fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED");
-    expect((await where({})).hand?.handAgentId).toBe(labelled.handAgentId);
-    await labelled.disconnect();
+    // A pool is for what names it: its free places are nobody else's.
+    await fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/);
     expect((await where({})).hand?.handAgentId).toBe(plain.handAgentId);
     await fails({}, /full/);
   });

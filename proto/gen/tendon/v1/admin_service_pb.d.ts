@@ -206,7 +206,7 @@ export declare type JoinToken = Message<"tendon.v1.JoinToken"> & {
   workspaceId: string;
 
   /**
-   * Pool that agents join; may be empty.
+   * Pool that agents join: they host hands of environments that name it, no others. Empty: of environments without one.
    *
    * @generated from field: string pool = 3;
    */

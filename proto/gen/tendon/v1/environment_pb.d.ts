@@ -108,7 +108,7 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
   labels: { [key: string]: string };
 
   /**
-   * Pool of hand agents; empty means any of the workspace.
+   * Pool of hand agents, which host what names their pool and nothing else; empty means those that are in none.
    *
    * @generated from field: string pool = 5;
    */
