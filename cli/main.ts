@@ -10,4 +10,9 @@ const readerIsGone = new Promise<number>((resolve, reject) => {
   );
 });
 
-await runMain("tendon", () => Promise.race([runTendon(process.argv.slice(2)), readerIsGone]));
+/** Whoever pages through the output may take their time. */
+const STALLED_OUTPUT_MS = 3_600_000;
+
+await runMain("tendon", () => Promise.race([runTendon(process.argv.slice(2)), readerIsGone]), {
+  stalledOutputMs: STALLED_OUTPUT_MS,
+});

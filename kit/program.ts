@@ -1,5 +1,6 @@
 /** How a program runs until it is told to stop, and how it ends. Only a program's main file uses this. */
 import { Socket } from "node:net";
+import { systemClock } from "./clock.ts";
 import { TendonError } from "./errors.ts";
 import { armFailpoints } from "./failpoint.ts";
 import type { Service } from "./lifecycle.ts";
@@ -79,8 +80,18 @@ function watchLifeline(fd: number, onEnd: () => void): void {
   pipe.resume();
 }
 
-/** Runs a main function: a failure that its user can mend becomes lines on stderr and an exit code; only a bug shows its stack. */
-export async function runMain(name: string, main: () => Promise<number | undefined>): Promise<void> {
+/** How long whoever reads a program's output may take nothing of it once the program is over. */
+const STALLED_OUTPUT_MS = 5_000;
+
+/**
+ * Runs a main function: a failure that its user can mend becomes lines on stderr and an exit code; only a bug shows its
+ * stack. What was written by then still reaches its reader, as long as that takes some of it every `stalledOutputMs`.
+ */
+export async function runMain(
+  name: string,
+  main: () => Promise<number | undefined>,
+  { stalledOutputMs = STALLED_OUTPUT_MS }: { stalledOutputMs?: number } = {},
+): Promise<void> {
   try {
     process.exitCode = (await main()) ?? 0;
   } catch (error) {
@@ -88,10 +99,43 @@ export async function runMain(name: string, main: () => Promise<number | undefin
     for (const line of lines) process.stderr.write(`${name}: ${line}\n`);
     process.exitCode = exitCode;
   }
+  const taken = await outputTaken(process.stdout, stalledOutputMs);
+  if (!taken) {
+    process.stderr.write(
+      `${name}: nobody read the rest of the output for ${stalledOutputMs} ms; it is lost\n`,
+    );
+    process.exitCode ||= 1;
+  }
+  await outputTaken(process.stderr, Math.min(stalledOutputMs, STALLED_OUTPUT_MS));
   // What is left in the event loop belongs to nobody any more.
   process.exit();
 }
 
+/** Resolves with false when the reader took nothing for too long. A reader that went away has taken all it wanted. */
+async function outputTaken(stream: NodeJS.WriteStream, stalledMs: number): Promise<boolean> {
+  let isGone = false;
+  stream.on("error", () => {
+    isGone = true;
+  });
+  let left = untaken(stream);
+  let stalledSince = systemClock.monotonicMs();
+  while (left > 0 && !isGone && !stream.destroyed) {
+    await systemClock.sleep(OUTPUT_POLL_MS);
+    const before = left;
+    left = untaken(stream);
+    if (left < before) stalledSince = systemClock.monotonicMs();
+    else if (systemClock.monotonicMs() - stalledSince >= stalledMs) return false;
+  }
+  return true;
+}
+
+/** A write counts in `writableLength` until all of it is taken; the queue of the system's library below shrinks meanwhile. */
+function untaken(stream: NodeJS.WriteStream): number {
+  const { _handle: handle } = stream as { _handle?: { writeQueueSize?: number } | null };
+  return stream.writableLength + (handle?.writeQueueSize ?? 0);
+}
+
+const OUTPUT_POLL_MS = 10;
 const EXIT_BAD_CONFIG = 2;
 const EXIT_BUG = 70;
 
