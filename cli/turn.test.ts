@@ -117,6 +117,77 @@ test("a session that waits for clients rests until one of the calls is answered"
   expect(await follow(sessionsWith(more, 6), 6n)).toEqual({ reason: "end_turn", position: 9n });
 });
 
+test("the checkpoint of the rest is waited for and shown, and nothing after it", async () => {
+  const log = [message, running, consumed("sevt_1"), idle("end_turn")];
+  const checkpoint = (position: bigint) =>
+    create(WatchEventsResponseSchema, {
+      kind: { case: "checkpoint", value: { sessionId: "s", position, hash: "" } },
+    });
+  for (const [before, after] of [
+    [[], [checkpoint(2n), checkpoint(4n)]],
+    [[checkpoint(4n)], []],
+  ]) {
+    const sessions = sessionsWith(log);
+    async function* play() {
+      yield* before!;
+      for (const [index, [type, payload]] of log.entries()) {
+        const event = {
+          id: `sevt_${index + 1}`,
+          position: BigInt(index + 1),
+          type,
+          payload: JSON.stringify(payload),
+        };
+        yield create(WatchEventsResponseSchema, { kind: { case: "event", value: event } });
+      }
+      yield* after!;
+      throw new Error("the follower goes on behind the checkpoint");
+    }
+    const watchEvents = () => Object.assign(play(), { cancel: () => {} });
+    const shown: string[] = [];
+    const end = await followTurn(
+      {
+        sessions: { ...sessions, watchEvents } as unknown as Sessions,
+        sessionId: "s",
+        after: 0n,
+        checkpointWithinMs: 60_000,
+      },
+      (seen) =>
+        shown.push(
+          "checkpoint" in seen ? `checkpoint ${seen.checkpoint.position}` : "event" in seen ? "event" : "",
+        ),
+    );
+    expect(end).toEqual({ reason: "end_turn", position: 4n });
+    expect(shown).toContain("checkpoint 4");
+    expect(shown.filter((one) => one === "event")).toHaveLength(4);
+  }
+});
+
+test("a checkpoint that does not come is not waited for longer than told", async () => {
+  const sessions = sessionsWith([message, running, consumed("sevt_1"), idle("end_turn")]);
+  const { watchEvents } = sessions;
+  const silent = (
+    request: Parameters<Sessions["watchEvents"]>[0],
+    { signal }: { signal?: AbortSignal } = {},
+  ) => {
+    async function* play() {
+      let left = 4;
+      for await (const one of watchEvents(request)) {
+        yield one;
+        left -= 1;
+        if (left === 0) break;
+      }
+      await new Promise((_, reject) => signal!.addEventListener("abort", () => reject(signal!.reason)));
+    }
+    return Object.assign(play(), { cancel: () => {} });
+  };
+  const watched = { ...sessions, watchEvents: silent } as unknown as Sessions;
+  const end = await followTurn(
+    { sessions: watched, sessionId: "s", after: 0n, checkpointWithinMs: 20 },
+    () => {},
+  );
+  expect(end).toEqual({ reason: "end_turn", position: 4n });
+});
+
 test("an interrupt has to be taken in too", async () => {
   const log = [message, running, consumed("sevt_1"), interrupt, idle("end_turn"), consumed("sevt_4")];
   expect(await follow(sessionsWith(log, 4), 4n)).toEqual({ reason: "end_turn", position: 6n });

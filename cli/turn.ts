@@ -1,4 +1,5 @@
 /** Follows a session until it rests. */
+import { systemClock } from "../kit/clock.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import { EventOrder, type SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { REST_TYPES, RestState } from "./rest-state.ts";
@@ -14,9 +15,13 @@ export interface TurnEnd {
 type FollowOptions = Omit<WatchOptions, "types" | "previews" | "sessions"> & {
   readonly sessions: Pick<Client<typeof SessionService>, "watchEvents" | "getEvents">;
   readonly previews?: boolean;
+  /** Also waits for the checkpoint that is signed where the session rests, but no longer than this. */
+  readonly checkpointWithinMs?: number | undefined;
 };
 
 const READ_WITHIN = { deadlineMs: 30_000 };
+/** Where servers sign. */
+const SIGNED_TYPES = new Set(["session.status_idle", "session.status_terminated", "session.forked"]);
 /** Events before the beginning that are looked at for what still waits. */
 const MAX_BEFORE = 1_000;
 /** Texts are of no interest there. */
@@ -27,16 +32,38 @@ export async function followTurn(options: FollowOptions, show: (seen: Watched) =
   const { state, after, head } = await stateBefore(options);
   let position = after;
   if (position >= head && state.reason !== undefined) return { reason: state.reason, position };
-  const watch = { ...options, after, previews: options.previews ?? true };
-  for await (const seen of watchSession(watch)) {
-    show(seen);
-    if (!("event" in seen)) continue;
-    position = seen.event.position;
-    state.take(seen.event);
-    const { reason } = state;
-    if (reason !== undefined && position >= head) return { reason, position };
+  const { checkpointWithinMs, clock = systemClock } = options;
+  const enough = new AbortController();
+  const signal = options.signal ? AbortSignal.any([options.signal, enough.signal]) : enough.signal;
+  let stopWaiting = () => {};
+  let end: TurnEnd | undefined;
+  let [restedAt, signedUpTo] = [0n, 0n];
+  try {
+    for await (const seen of watchSession({
+      ...options,
+      after,
+      previews: options.previews ?? true,
+      signal,
+    })) {
+      // The rest has been shown: what follows is another turn's.
+      if (end === undefined || "checkpoint" in seen) show(seen);
+      if ("checkpoint" in seen) signedUpTo = seen.checkpoint.position;
+      if ("event" in seen && end === undefined) {
+        position = seen.event.position;
+        state.take(seen.event);
+        if (SIGNED_TYPES.has(seen.event.type)) restedAt = position;
+        const { reason } = state;
+        if (reason === undefined || position < head) continue;
+        end = { reason, position };
+        if (checkpointWithinMs !== undefined)
+          stopWaiting = clock.after(checkpointWithinMs, () => enough.abort());
+      }
+      if (end && (checkpointWithinMs === undefined || signedUpTo >= restedAt)) return end;
+    }
+  } finally {
+    stopWaiting();
   }
-  return { reason: "interrupted", position };
+  return end ?? { reason: "interrupted", position };
 }
 
 /** What is known of the session up to the position, which is the head's for -1. */

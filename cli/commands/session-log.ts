@@ -23,6 +23,8 @@ import { type Watched, watchSession } from "../watch-session.ts";
 import { parseCount, parseList, parsePosition, timeText } from "../words.ts";
 
 const MAX_EVENTS = 1000;
+/** Servers sign at once; one that was left by another is signed within these. */
+const CHECKPOINT_WITHIN_MS = 8_000;
 
 export function addSessionLogCommands(session: Command): void {
   addSend(session);
@@ -173,7 +175,7 @@ function addWatch(session: Command): void {
     .option("--previews", "also what is forming: text of the model, output of calls")
     .option(
       "--until-idle",
-      "end when all that is there was shown and the session rests: no message, answer or interrupt waits",
+      "end when all that is there was shown and the session rests: no message, answer or interrupt waits; with --json a tamper-evident session's checkpoint is waited for, a few seconds",
     )
     .addHelpText("after", "\nExample:\n  tendon session watch sesn_01… --after 12 --previews --json");
   onAction<WatchOptions>(command, watch);
@@ -184,8 +186,12 @@ async function watch({ options, args, api, output }: CommandContext<WatchOptions
   const show = showOn(output, true);
   const after = options.after ?? 0n;
   const previews = options.previews === true;
+  const isTamperEvident = async () =>
+    (await api.sessions.getSession({ sessionId }, CALL_WITHIN)).session?.tamperEvident === true;
   if (options.untilIdle) {
-    const { reason } = await followTurn({ sessions: api.sessions, sessionId, after, previews }, show);
+    const checkpointWithinMs = output.json && (await isTamperEvident()) ? CHECKPOINT_WITHIN_MS : undefined;
+    const request = { sessions: api.sessions, sessionId, after, previews, checkpointWithinMs };
+    const { reason } = await followTurn(request, show);
     return reason === "end_turn" ? 0 : 1;
   }
   const stop = new AbortController();

@@ -43,7 +43,9 @@ async function ran(): Promise<string> {
     "--message",
     "run: echo $((40+2))",
   );
-  await installation.tendon(["session", "watch", id, "--until-idle"]);
+  const { code, stdout } = await installation.tendon(["session", "watch", id, "--until-idle", "--json"]);
+  // What is printed is what is to be kept.
+  expect([code, stdout.trimEnd().split("\n").at(-1)]).toEqual([0, expect.stringContaining('{"checkpoint":')]);
   await eventually(async () => {
     const { signed_up_to: upTo, events } = await verify(id);
     return events > 0 && upTo === events;
