@@ -46,6 +46,7 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const signer = new CheckpointSigner({ ...deps, onSigned });
   hub.onAdvance(({ sessionId, checkpointDue }) => {
     if (checkpointDue) signer.due(sessionId);
+    else signer.addedTo(sessionId);
   });
   const retention = new Retention({ ...deps, erase: (sessionId) => handler.erase(sessionId) });
   return {

@@ -2,6 +2,9 @@
  * Signs where tamper-evident sessions come to rest. The append that made one rest left a row for it, so nothing is lost with
  * the server that should have signed: what waits is looked for by every server, and the first signature stays.
  *
+ * What is added to a session that rests is signed soon after, for all that came together: the next rest may be far, and
+ * comes never to an archived session. Nothing in the database asks for that, so a server that dies in between leaves it out.
+ *
  * What a database says is signed, so whoever writes to it could have other hashes signed in the place of old ones. This
  * server does not do it for what it has signed itself: it remembers the newest position of the sessions it signed last.
  */
@@ -15,7 +18,7 @@ import type { SigningKey } from "../../kit/sign/key-file.ts";
 import type { CheckpointStore, UnsignedCheckpoint } from "../store/checkpoints.ts";
 
 export interface CheckpointSignerDeps {
-  readonly checkpoints: Pick<CheckpointStore, "unsigned" | "sign">;
+  readonly checkpoints: Pick<CheckpointStore, "unsigned" | "sign" | "request">;
   readonly signingKey: SigningKey;
   /** Watchers of the session have something to be told. */
   readonly onSigned: (sessionId: string, position: number) => void;
@@ -26,6 +29,11 @@ export interface CheckpointSignerDeps {
 const SWEEP_EVERY_MS = 5_000;
 /** Whoever appended signs at once; only what was left alone is swept up. */
 const LEFT_ALONE_MS = 2_000;
+/** What comes to a session within this time is signed together. */
+const LOOK_EVERY_MS = 1_000;
+/** The brain of a session may have yet to say that it has dealt with all. */
+const LOOKS = 5;
+const MAX_LOOKED_AT = 2_000;
 const AT_ONCE = 100;
 /** What else waits is found by the next sweep. */
 const MAX_DUE = 10_000;
@@ -37,7 +45,10 @@ export class CheckpointSigner implements Service {
   private readonly dueSessions = new Set<string>();
   private readonly signedHere = new Map<string, number>();
   private readonly refused = new Set<string>();
-  private stopCalling = () => {};
+  /** Sessions that something was added to, and how often they are still looked at. */
+  private readonly added = new Map<string, number>();
+  private looking: Promise<void> | undefined;
+  private stops: (() => void)[] = [];
   private running: Promise<void> | undefined;
   private sweeps = false;
   private stopping = false;
@@ -47,7 +58,11 @@ export class CheckpointSigner implements Service {
   }
 
   async start(): Promise<void> {
-    this.stopCalling = this.deps.clock.every(SWEEP_EVERY_MS, () => this.sweep());
+    const { clock } = this.deps;
+    this.stops = [
+      clock.every(SWEEP_EVERY_MS, () => this.sweep()),
+      clock.every(LOOK_EVERY_MS, () => this.look()),
+    ];
     // What was left when the last server ended.
     this.sweep();
   }
@@ -55,7 +70,8 @@ export class CheckpointSigner implements Service {
   /** What is not signed by then is signed by another server, or later. */
   async stop(): Promise<void> {
     this.stopping = true;
-    this.stopCalling();
+    for (const stop of this.stops) stop();
+    await this.looking;
     await this.running;
   }
 
@@ -63,6 +79,37 @@ export class CheckpointSigner implements Service {
   due(sessionId: string): void {
     if (this.dueSessions.size < MAX_DUE) this.dueSessions.add(sessionId);
     this.run();
+  }
+
+  /** Something was added to the session, which may rest. */
+  addedTo(sessionId: string): void {
+    if (this.added.size < MAX_DUE || this.added.has(sessionId)) this.added.set(sessionId, LOOKS);
+  }
+
+  private look(): void {
+    if (this.looking || this.stopping || this.added.size === 0) return;
+    this.looking = this.requestForAdded()
+      .catch((error) =>
+        this.deps.log.warn({ error: messageOf(error) }, "could not ask what is to be signed now"),
+      )
+      .finally(() => {
+        this.looking = undefined;
+      });
+  }
+
+  private async requestForAdded(): Promise<void> {
+    const sessionIds: string[] = [];
+    for (const [sessionId, looks] of this.added) {
+      if (sessionIds.length === MAX_LOOKED_AT) break;
+      sessionIds.push(sessionId);
+      // Whoever was looked at goes behind those that were not.
+      this.added.delete(sessionId);
+      if (looks > 1) this.added.set(sessionId, looks - 1);
+    }
+    for (const sessionId of await this.deps.checkpoints.request(sessionIds)) {
+      this.added.delete(sessionId);
+      this.due(sessionId);
+    }
   }
 
   sweep(): void {

@@ -11,6 +11,11 @@ export interface UnsignedCheckpoint {
 export interface CheckpointStore {
   /** Oldest first: the session's, or without one those of all that have waited for so long. */
   unsigned(query: { sessionId?: string; waitingMs: number; limit: number }): Promise<UnsignedCheckpoint[]>;
+  /**
+   * Asks for the signatures of those sessions that rest and of which the newest event is neither signed nor waits for it.
+   * Gives their ids.
+   */
+  request(sessionIds: readonly string[]): Promise<string[]>;
   /** False when it is signed already, or the session is gone: the first signature stays. */
   sign(checkpoint: Checkpoint): Promise<boolean>;
   /** The signed ones of a session, from one position to another, in order. */

@@ -6,6 +6,8 @@ import { sha256Hex } from "../../kit/chain/event-hash.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Checkpoint } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { WatchEventsResponse } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { appendToLog } from "../../server/store/postgres/hand-log.ts";
+import { inTransaction } from "../../server/store/postgres/transaction.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   admin,
@@ -135,6 +137,26 @@ describe("checkpoints", () => {
     await signedAt(sessionId, 6);
     expect((await kept()).slice(0, 2)).toEqual(signed);
     expect((await verified(sessionId)).problems).toEqual([]);
+  });
+
+  test("what is added to a session that rests is signed soon after, also to an archived one", async () => {
+    const sessionId = await signedSession();
+    await client.updateSession({ sessionId, title: "another" });
+    await signedAt(sessionId, 9);
+    await client.emitEvents({ sessionId, events: [{ type: "acme.noted" }, { type: "acme.noted" }] });
+    await signedAt(sessionId, 11);
+    await client.archiveSession({ sessionId });
+    await signedAt(sessionId, 12);
+    const { advance } = await inTransaction(first.pool, (transaction) =>
+      appendToLog(transaction, sessionId, { type: "hand.released", payload: '{"hand_id":"hand_1"}' }),
+    );
+    first.area.sessionLog.announce(advance);
+    await signedAt(sessionId, 13);
+    expect(await verified(sessionId)).toMatchObject({ problems: [], notes: [], signedUpTo: 13 });
+    // Nothing is signed while there is work.
+    const working = await newSession();
+    await client.emitEvents({ sessionId: working, events: [say("go"), { type: "acme.noted" }] });
+    expect(await first.checkpoints.request([working, sessionId])).toEqual([]);
   });
 
   test("replicas sign with their own keys, and a log that both have signed fits", async () => {

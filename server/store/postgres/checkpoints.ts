@@ -29,6 +29,17 @@ export function createCheckpointStore(pool: Pool): CheckpointStore {
         hash: row.hash.toString("hex"),
       }));
     },
+    async request(sessionIds) {
+      const { rows } = await pool.query<{ session_id: string }>(
+        `insert into checkpoints (session_id, position)
+           select session_id, head from sessions
+             where session_id = any($1) and chain_hash is not null and head > checkpoint_position
+               and (archived_at is not null or work_position <= rested_position and status in ('idle', 'terminated'))
+           on conflict do nothing returning session_id`,
+        [sessionIds],
+      );
+      return rows.map((row) => row.session_id);
+    },
     async sign({ sessionId, position, hash, signedAt, publicKey, signature }) {
       const { rows } = await pool.query<{ signed: boolean }>(
         "select sign_checkpoint($1, $2, $3, $4, $5, $6) as signed",
