@@ -4,7 +4,6 @@
  * Behind a corporate proxy that proxy resolves the name, and its rules are what guards the addresses.
  */
 import { isIPv4, type Socket } from "node:net";
-import { networkInterfaces } from "node:os";
 import type { Clock } from "../../kit/clock.ts";
 import { type ProxySettings, proxyFor } from "../../kit/dial/proxy-rules.ts";
 import { judgeAddress } from "./address-rules.ts";
@@ -13,6 +12,7 @@ import { dialFirst } from "./dial-first.ts";
 import { hostText, type Target, targetText } from "./host-name.ts";
 import type { HostPolicy } from "./host-policy.ts";
 import type { NameResolver } from "./name-resolver.ts";
+import { ownAddresses } from "./own-addresses.ts";
 import { RelayRefusal } from "./refusal.ts";
 
 export interface OutboundOptions {
@@ -91,11 +91,5 @@ function permitted(addresses: readonly string[], policy: HostPolicy, target: str
     "address_not_allowed",
     `${target} leads to an address inside of a private network or of this machine, which hands may not reach; ` +
       "an environment can allow one by naming the address itself in allowed_hosts (never loopback, link-local or metadata addresses)",
-  );
-}
-
-function ownAddresses(): Set<string> {
-  return new Set(
-    Object.values(networkInterfaces()).flatMap((each) => each?.map(({ address }) => address) ?? []),
   );
 }

@@ -1,7 +1,8 @@
 /** What a hand in a container can read, reach and do, seen from inside: nothing here is believed because it was configured. */
-import { execFileSync, spawn } from "node:child_process";
+import { execFile, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
-import { createServer } from "node:net";
+import { type AddressInfo, createServer, type Server } from "node:net";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { blockMetadata } from "../../hand-agent/drivers/docker/network-rules.ts";
 import type { Hand } from "../../hand-agent/drivers/driver.ts";
@@ -213,6 +214,45 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
         local.close();
         expect(await say("iptables -F 2>&1; nsenter -V 2>&1; echo")).not.toMatch(/reached/);
       }));
+
+    it("reaches its machine by no address: not by an idle bridge's, not by one of a network made later", async () => {
+      const idle = `${WORLD.name}b`.slice(-15);
+      ip("link", "add", idle, "type", "bridge");
+      ip("addr", "add", "10.78.1.1/24", "dev", idle);
+      ip("link", "set", idle, "up");
+      const later = `${WORLD.name}-later`;
+      const servers: Server[] = [];
+      let bridge = "";
+      const rules = () => execFileSync("iptables", ["-t", "raw", "-S", "PREROUTING"]).toString();
+      const listenOn = async (address: string) => {
+        const server = createServer((socket) => socket.end("reached")).listen(0, address);
+        servers.push(server);
+        await once(server, "listening");
+        return (server.address() as AddressInfo).port;
+      };
+      try {
+        await withHand({ network: { mode: "unrestricted" } }, async ({ say }) => {
+          const own = await rig.engine.docker("network", "inspect", `tendon-${await rig.agentId()}`);
+          bridge = `br-${(JSON.parse(own) as { Id: string }[])[0]?.Id.slice(0, 12)}`;
+          expect(rules()).toContain(`-i ${bridge} `);
+          expect(await say(reach("10.78.1.1", await listenOn("10.78.1.1")))).toBe("ECONNREFUSED");
+          await rig.engine.docker("network", "create", later);
+          const format = "{{(index .IPAM.Config 0).Gateway}}";
+          const gateway = (await rig.engine.docker("network", "inspect", "--format", format, later)).trim();
+          const port = await listenOn(gateway);
+          const { stdout } = await promisify(execFile)(process.execPath, ["-e", script(gateway, port)]);
+          expect(stdout).toBe("reached\n");
+          expect(await say(reach(gateway, port))).toBe("timed out");
+          expect(await say(reach(WORLD.far, PORT))).toBe("reached");
+        });
+        await rig.driver.close();
+        expect(rules()).not.toContain(bridge);
+      } finally {
+        for (const server of servers) server.close();
+        await rig.engine.docker("network", "rm", later).catch(() => {});
+        ip("link", "del", idle);
+      }
+    });
 
     it("has the rules for IPv6 too, and a hand does not reach another one", () =>
       withHand({ network: { mode: "unrestricted" } }, async (a) => {

@@ -76,7 +76,7 @@ export class DockerDriver implements Driver {
     this.engine = new Engine(options.engine);
     this.records = new HandRecords(dataDir);
     const agentId = () => this.records.agentId();
-    this.network = new HandsNetwork(this.engine, agentId, installationId);
+    this.network = new HandsNetwork(this.engine, agentId, installationId, clock);
     this.maker = new ContainerMaker({
       engine: this.engine,
       agentId,

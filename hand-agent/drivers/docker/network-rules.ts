@@ -1,21 +1,21 @@
 /**
  * What a hand with the network `unrestricted` may not reach, as rules inside its network namespace, where it has no right
- * to change them: metadata services, link-local addresses, and the machine of the engine. The agent puts them there by
+ * to change them: metadata services, link-local addresses, and the addresses that the engine's machine has by then (what
+ * comes later: `machine-guard.ts`), so that a program learns at once that it may not. The agent puts them there by
  * `nsenter`, before anything of the hand runs; the engine itself needs iptables, so it is there.
  */
-import { spawn } from "node:child_process";
 import { readFile } from "node:fs/promises";
-import { networkInterfaces } from "node:os";
-import { type Clock, within } from "../../../kit/clock.ts";
+import type { Clock } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
+import { ownAddresses } from "../../relay/own-addresses.ts";
 import { HandError } from "../driver.ts";
+import { feedCommand } from "./feed-command.ts";
 
 /** Link-local with the metadata service of most clouds; Alibaba's; Oracle's old one. */
 const BLOCKED_V4 = ["169.254.0.0/16", "100.100.100.200/32", "192.0.0.192/32"] as const;
 /** Amazon's, Google's; and link-local, where neighbours are still asked for their addresses. */
 const BLOCKED_V6 = ["fd00:ec2::254/128", "fd20:ce::254/128", "fe80::/10"] as const;
 const CHAIN = "TENDON-HAND";
-const WITHIN_MS = 10_000;
 
 export interface NetworkRulesOptions {
   /** The container's first process, as the engine's machine numbers it. */
@@ -37,16 +37,14 @@ export async function blockMetadata({ pid, mark, gateways, clock }: NetworkRules
     throw refuse(`it cannot look at the container's process (${messageOf(error)})`);
   });
   if (!environ.split("\0").includes(mark)) throw refuse("the engine runs on another machine");
-  const own = hostAddresses();
+  const own = [...ownAddresses()].filter((address) => address !== "::1" && !address.startsWith("127."));
   const v4 = [...BLOCKED_V4, ...gateways, ...own].filter((address) => !address.includes(":"));
   const v6 = [...BLOCKED_V6, ...gateways, ...own].filter((address) => address.includes(":"));
   const set = async (program: string, rules: string) => {
     const command = ["nsenter", `--net=/proc/${pid}/ns/net`, program, "--noflush", "--wait"];
-    await within(clock, WITHIN_MS, feed(command, rules), () => new Error(`${program} did not end`)).catch(
-      (error: unknown) => {
-        throw refuse(messageOf(error));
-      },
-    );
+    await feedCommand(command, rules, clock).catch((error: unknown) => {
+      throw refuse(messageOf(error));
+    });
   };
   await set("iptables-restore", rulesOf(v4, []));
   // Without IPv6 in the kernel there is nothing to block.
@@ -64,31 +62,4 @@ export function rulesOf(blocked: readonly string[], before: readonly string[]): 
     "COMMIT",
   ];
   return `${lines.join("\n")}\n`;
-}
-
-/** Of the machine that the agent runs on, which is the engine's. */
-function hostAddresses(): string[] {
-  return Object.values(networkInterfaces()).flatMap((each) =>
-    (each ?? []).filter(({ internal }) => !internal).map(({ address }) => address),
-  );
-}
-
-function feed([program = "", ...args]: readonly string[], input: string): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const child = spawn(program, args, {
-      stdio: ["pipe", "ignore", "pipe"],
-      env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
-    });
-    let said = "";
-    child.stderr.setEncoding("utf8").on("data", (text: string) => {
-      said = (said + text).slice(-1_000);
-    });
-    child.on("error", reject);
-    child.stdin.on("error", () => {});
-    child.on("close", (code) => {
-      if (code === 0) resolve();
-      else reject(new Error(said.trim() || `${program} ended with ${code}`));
-    });
-    child.stdin.end(input);
-  });
 }
