@@ -40,6 +40,30 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     await expect(docker("volume", "inspect", volume)).rejects.toThrow(/[Nn]o such volume/);
   });
 
+  it("say so when a command spoiled the pipes that output goes through, and have new ones for the next", async () => {
+    const hand = await rig.provision(newId("pipes"));
+    const { bash } = toolCaller(hand);
+    await bash("echo kept >f");
+    const dir = "/run/tendon-hand";
+    for (const spoil of [
+      `rm -f ${dir}/*`,
+      `chmod 000 ${dir}`,
+      `rm -f ${dir}/*; touch ${dir}/p$((RANDOM % 9))`,
+    ]) {
+      // What is open already is not lost.
+      expect(textOf(await bash(`sleep 1000 & ${spoil}; echo said`))).toMatch(/^said/);
+      const next = await bash("echo lost >>f; echo heard");
+      expect(next.isError).toBe(true);
+      expect(textOf(next)).toMatch(/removed or changed files in \/run\/tendon-hand.*did not run/);
+      const after = await bash("cat f");
+      expect([after.isError, textOf(after)]).toEqual([
+        false,
+        expect.stringMatching(/^kept(\n\[the shell had ended|$)/),
+      ]);
+    }
+    await hand.destroy();
+  });
+
   it("say so when their container is killed under a call, and go on with their files in a new one", async () => {
     const hand = await rig.provision(newId("killed"));
     const { bash } = toolCaller(hand);

@@ -5,7 +5,7 @@
 import { randomBytes } from "node:crypto";
 import { posix } from "node:path";
 import type { Clock } from "../../../kit/clock.ts";
-import type { HandPipe } from "../driver.ts";
+import { HandError, type HandPipe } from "../driver.ts";
 import { ContainerPipe } from "./container-pipe.ts";
 import type { Lane, Reply } from "./lane.ts";
 import type { LanePool } from "./lane-pool.ts";
@@ -21,6 +21,21 @@ const UNMARKED_AFTER_MS = 200;
 const MAX_HELD_PIPES = 64;
 
 const CUT_NOTE = "\n[the connection into the container broke off: output from here on is lost]\n";
+
+/** What a shell says that cannot start a program, or gets none in its limits: not the pipes' fault. */
+const NO_PROCESS = /fork|resource|memory/i;
+const REMOVED_NOTE =
+  "\n[something in the hand removed or changed the pipe of this call's output: what is not here is lost]\n";
+
+/** The hand's own programs spoiled the directory of its pipes; it is good again in a new container. */
+export class PipesSpoiled extends HandError {
+  constructor(dir: string) {
+    super(
+      `something in the hand removed or changed files in ${dir}, where the output of commands goes: this command did not run; ` +
+        "the hand's container, with all that ran in it, is replaced for the next call, and the workspace stays",
+    );
+  }
+}
 
 export interface CallPipesOptions {
   readonly dir: string;
@@ -44,6 +59,7 @@ interface Reading {
   readonly heard: Promise<void>;
   /** Ends what its reader sees. */
   end(): void;
+  note(text: string): void;
 }
 
 export class CallPipes {
@@ -64,8 +80,10 @@ export class CallPipes {
     return this.callOfPath.get(path);
   }
 
+  /** Rejects with PipesSpoiled where output would vanish. */
   async open(callId: string): Promise<HandPipe> {
     const path = await this.take();
+    if (!(await this.isThere(path))) throw new PipesSpoiled(this.options.dir);
     const lane = await this.options.pool.take();
     this.callOfPath.set(path, callId);
     return this.read(path, lane);
@@ -73,6 +91,12 @@ export class CallPipes {
 
   close(): void {
     for (const pipe of this.pipes) pipe.end();
+  }
+
+  /** Still a pipe that can be opened; asked of the shell itself, without a process. */
+  private async isThere(path: string): Promise<boolean> {
+    const { code } = await this.options.order(`[ -p ${quote(path)} ] && [ -r ${quote(path)} ]`);
+    return code === 0;
   }
 
   private read(path: string, lane: Lane): ContainerPipe {
@@ -85,6 +109,7 @@ export class CallPipes {
       isOver: false,
       isHeld: false,
       end: () => pipe.end(),
+      note: (text) => pipe.push(Buffer.from(text)),
       heard: new Promise((resolve) => {
         onHeard = resolve;
       }),
@@ -108,11 +133,13 @@ export class CallPipes {
       onData: (output, chunk) => {
         if (output === "stdout") pipe.push(chunk);
       },
-      onMark: (_, token, [word]) => {
+      onMark: (_, token, [word, code]) => {
         if (token === mark) {
           pipe.end();
           onHeard();
         } else if (word === "z") {
+          // It was gone before its reader had opened it.
+          if (code !== "0" && !reading.isHeld) pipe.push(Buffer.from(REMOVED_NOTE));
           over();
           // Else it is on its way out.
           if (!reading.isHeld) this.options.pool.giveBack(lane);
@@ -136,6 +163,7 @@ export class CallPipes {
     const { path, lane, mark, heard } = reading;
     await this.soon(heard);
     if (reading.isOver) return { held: false };
+    if (!(await this.isThere(path).catch(() => true))) return this.endOfRemoved(reading);
     // In the background, as an orphan: a pipe that is full takes the mark only when its reader goes on.
     const write = `( { printf '\\001%s m\\001' ${mark} 1<>${quote(path)}; } & )`;
     const isMarked = await order(write).then(
@@ -150,6 +178,18 @@ export class CallPipes {
     reading.end();
     await this.dropRest(path).catch(() => {});
     pool.drop(lane);
+    return { held: true };
+  }
+
+  /** Nobody can say what else was written to it, or whether anybody still will. */
+  private async endOfRemoved(reading: Reading): Promise<{ held: boolean }> {
+    await this.soon(reading.heard);
+    if (reading.isOver) return { held: false };
+    reading.note(REMOVED_NOTE);
+    reading.isHeld = true;
+    reading.end();
+    this.options.pool.drop(reading.lane);
+    this.forget(reading.path);
     return { held: true };
   }
 
@@ -198,9 +238,10 @@ export class CallPipes {
     const used = this.used.splice(0).map(quote);
     const remove = used.length === 0 ? "" : `rm -f -- ${used.join(" ")}; `;
     this.refill = this.options
-      .order(`( cd -- ${quote(this.options.dir)} && { ${remove}mkfifo -m 600 ${names.join(" ")}; } )`)
-      .then(({ code }) => {
-        if (code !== 0) throw new Error(`mkfifo ended with ${code}`);
+      .order(`( cd -- ${quote(this.options.dir)} && { ${remove}mkfifo -m 600 ${names.join(" ")}; } 2>&1 )`)
+      .then(({ code, text }) => {
+        if (code !== 0 && !NO_PROCESS.test(text)) throw new PipesSpoiled(this.options.dir);
+        if (code !== 0) throw new HandError(`mkfifo ended with ${code}: ${text.trim().slice(0, 300)}`);
         this.names.push(...names);
       })
       .finally(() => {

@@ -15,6 +15,7 @@ import {
   type WalkEntry,
   type WalkOptions,
 } from "../driver.ts";
+import { PipesSpoiled } from "./call-pipes.ts";
 import { ContainerFiles } from "./container-files.ts";
 import type { ContainerLink } from "./container-link.ts";
 import type { RunningContainer } from "./container-maker.ts";
@@ -87,8 +88,15 @@ export class DockerHand implements Hand {
     return run;
   }
 
+  /** A hand that spoiled its pipes gets new ones, in a new container, with the next call. */
   async openPipe(callId: string): Promise<HandPipe> {
-    return (await this.link()).openPipe(callId);
+    const link = await this.link();
+    try {
+      return await link.openPipe(callId);
+    } catch (error) {
+      if (error instanceof PipesSpoiled) await this.killAll(link, [], "it had spoiled its own pipes");
+      throw error;
+    }
   }
 
   stat(path: string): Promise<FileStat> {
@@ -198,9 +206,13 @@ export class DockerHand implements Hand {
     return { left: [] };
   }
 
-  private async killAll(link: ContainerLink, left: readonly ProcessInfo[]): Promise<{ left: ProcessInfo[] }> {
+  private async killAll(
+    link: ContainerLink,
+    left: readonly ProcessInfo[],
+    why = "the processes of a call could only be ended with it",
+  ): Promise<{ left: ProcessInfo[] }> {
     try {
-      link.close("the processes of a call could only be ended with it");
+      link.close(why);
       await this.options.removeContainer();
       return { left: [] };
     } catch (error) {
