@@ -95,13 +95,16 @@ export class LogVerifier {
       else this.note(`position ${position} ${text}`);
     }
     const known = Math.max(this.signedUpTo, keptUpTo);
-    if (!this.header.chain || !this.newestAt || known >= this.events || !this.isOld(this.newestAt)) return;
+    if (!this.header.chain || !this.newestAt || known >= this.events) return;
     const from = known + 1;
     const which = from === this.events ? `position ${from} is` : `positions ${from} to ${this.events} are`;
-    if (!this.header.isAtRest) this.note(`${which} not signed: the server says that the session has work`);
+    if (!this.isOld(this.newestAt)) this.note(`${which} not signed yet`);
+    else if (!this.header.isAtRest)
+      this.note(`${which} not signed: the server says that the session has work`);
     else if (this.isTailOfHands && this.signedUpTo > 0) this.note(`${which} not signed: events of hands`);
     else if (!this.pins.areStrict) this.note(`${which} not signed, though the session rests`);
-    else
+    // What does not fit anyway names its own position.
+    else if (this.problems.length === 0)
       this.report(
         from,
         `${from === this.events ? "is" : "and what follows are"} not signed, though the session rests`,
@@ -143,7 +146,6 @@ export class LogVerifier {
     if (!RESTS.has(event.type) || position <= copied) return;
     if (this.isOld(event.createdAt))
       this.report(position, "the session came to rest, but there is no checkpoint");
-    else this.note(`position ${position} is not signed yet`);
   }
 
   /** A time that has not come yet is none that a database gave. */

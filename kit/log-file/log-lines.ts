@@ -24,7 +24,7 @@ export interface LogHeader {
   readonly head: number;
   /** Undefined for a log without hashes. */
   readonly chain: SessionChain | undefined;
-  /** Whether the server said that nothing waits and nothing runs; true where it did not say. */
+  /** Whether the server said that nothing waits for a brain or is with one; true where it did not say. */
   readonly isAtRest: boolean;
   /** JSON value of an Agent. */
   readonly agent: unknown;

@@ -29,13 +29,9 @@ export function headerLine(
         forked_from_session_id: session.forkedFromSessionId,
         forked_from_position: session.forkedFromPosition,
       }),
-      ...(session.chain && { at_rest: isAtRest(session), chain: chainJson(session.chain) }),
+      ...(session.chain && { at_rest: !session.hasWork, chain: chainJson(session.chain) }),
     },
   });
-}
-
-function isAtRest({ hasWork, status }: SessionRecord): boolean {
-  return !hasWork && (status === "idle" || status === "terminated");
 }
 
 function chainJson({ origin, hash }: SessionChain): object {

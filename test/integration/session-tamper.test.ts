@@ -417,6 +417,8 @@ describe("what was changed in the database", () => {
     );
     await query("delete from checkpoints where session_id = $1", [sessionId]);
     const pinnedKeys = new Set([first.signingKey.publicKey.x]);
+    await rewrite(sessionId, 1, "payload = payload");
+    expect((await verified(sessionId)).notes).toEqual(["positions 1 to 8 are not signed yet"]);
     for (const change of ["- interval '2 minutes'", "+ interval '1 day'"]) {
       await age(change);
       await rewrite(sessionId, 1, "payload = payload");
@@ -428,9 +430,9 @@ describe("what was changed in the database", () => {
       ]);
     }
     // What has begun is signed when it ends.
-    await query("update sessions set work_position = 8, status = 'running' where session_id = $1", [
-      sessionId,
-    ]);
+    await query("update sessions set status = 'running' where session_id = $1", [sessionId]);
+    expect(await problemsOf(sessionId, { pinnedKeys, isStrict: true })).toHaveLength(1);
+    await query("update sessions set work_position = rested_position + 1 where session_id = $1", [sessionId]);
     const running = await verified(sessionId, { pinnedKeys, isStrict: true });
     expect(running.problems).toEqual([]);
     expect(running.notes).toEqual([
