@@ -103,5 +103,9 @@ function failure(name: string, error: unknown): ToolResult {
   if (error instanceof InputError) return errorResult(error.message, "failed");
   if (error instanceof HandError) return errorResult(`${name}: the hand failed: ${error.message}`, "failed");
   if (error instanceof FileError) return errorResult(`${name}: ${error.path}: ${error.message}`, "failed");
+  const { code, syscall } = error as NodeJS.ErrnoException;
+  // Its text names a file of the agent.
+  if (syscall !== undefined)
+    return errorResult(`${name}: the hand agent failed: ${syscall} ${code}`, "failed");
   return errorResult(`Error: ${messageOf(error)}`, "failed");
 }

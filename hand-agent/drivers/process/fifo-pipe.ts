@@ -2,7 +2,8 @@
  * Named pipes between a hand and its agent. One end is a path that a process inside opens, so nothing has to be
  * passed on or inherited by accident: every call gets a pipe of its own (X6).
  */
-import { closeSync, constants, fstatSync, openSync, readSync, unlinkSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { closeSync, constants, fstatSync, openSync, readSync, statSync, unlinkSync } from "node:fs";
 import { Socket, type SocketConstructorOpts, type TcpNetConnectOpts } from "node:net";
 import { join } from "node:path";
 import { HandError, type HandPipe } from "../driver.ts";
@@ -13,6 +14,30 @@ const HIGH_WATER_BYTES = 256 * 1024;
 const MAX_PIPE_BYTES = 1024 * 1024;
 /** Filled and copied from within one step of the event loop, so one is enough for all pipes. */
 const SCRATCH = Buffer.allocUnsafeSlow(64 * 1024);
+
+/** The hand has removed, replaced or closed off a pipe that was made for it; others may be well. */
+export class PipeLost extends HandError {}
+
+const REPLACED = "a pipe of the hand was replaced by something else";
+/** What opening says when the hand has changed what lies in its folder of pipes. */
+const LOST_CODES = new Set(["ENOENT", "ENOTDIR", "ELOOP", "ENXIO", "EISDIR", "EACCES"]);
+
+/** An agent that is root opens what the hand's own processes could not. Throws PipeLost. */
+export function checkPassable(dir: string): void {
+  const mode = statSync(dir, { throwIfNoEntry: false })?.mode ?? 0;
+  if ((mode & 0o700) !== 0o700) throw new PipeLost("the folder of the hand's pipes was closed off");
+}
+
+/** Opens a name in a folder that is the hand's: nothing there is followed or waited for. The path is the agent's affair. */
+function openEnd(path: string, flags: number): number {
+  try {
+    return openSync(path, flags | constants.O_NONBLOCK | constants.O_NOFOLLOW);
+  } catch (error) {
+    const { code = "an error" } = error as NodeJS.ErrnoException;
+    if (LOST_CODES.has(code)) throw new PipeLost(`a pipe of the hand was removed or closed off (${code})`);
+    throw new HandError(`a pipe of the hand could not be opened: ${code}`);
+  }
+}
 
 export class FifoPipe implements HandPipe {
   readonly path: string;
@@ -40,14 +65,12 @@ export class FifoPipe implements HandPipe {
     this.ended = new Promise((resolve) => {
       this.resolveEnded = resolve;
     });
-    // The hand owns the directory: whatever it may have put in the pipe's place is neither followed nor waited for.
-    const safe = constants.O_NONBLOCK | constants.O_NOFOLLOW;
-    this.fd = openSync(path, constants.O_RDONLY | safe);
+    this.fd = openEnd(path, constants.O_RDONLY);
     try {
       const stat = fstatSync(this.fd, { bigint: true });
-      if (!stat.isFIFO()) throw new HandError("a pipe of the hand was replaced by something else");
+      if (!stat.isFIFO()) throw new PipeLost(REPLACED);
       this.key = `${stat.dev}:${stat.ino}`;
-      this.keeperFd = openSync(path, constants.O_WRONLY | safe);
+      this.keeperFd = openEnd(path, constants.O_WRONLY);
     } catch (error) {
       closeSync(this.fd);
       throw error;
@@ -180,10 +203,10 @@ export class FifoInput {
   constructor(path: string) {
     this.path = path;
     // Read and write: opening for writing alone fails until somebody reads.
-    const fd = openSync(path, constants.O_RDWR | constants.O_NONBLOCK | constants.O_NOFOLLOW);
+    const fd = openEnd(path, constants.O_RDWR);
     if (!fstatSync(fd).isFIFO()) {
       closeSync(fd);
-      throw new HandError("a pipe of the hand was replaced by something else");
+      throw new PipeLost(REPLACED);
     }
     this.socket = new Socket({ fd, readable: false, writable: true });
     this.socket.on("error", () => {});
@@ -215,6 +238,7 @@ export class FifoStock {
   private readonly make: (names: readonly string[]) => Promise<void>;
   private names: string[] = [];
   private next = 0;
+  private series = "";
   private refill: Promise<void> | undefined;
 
   constructor(dir: string, make: (names: readonly string[]) => Promise<void>) {
@@ -231,9 +255,21 @@ export class FifoStock {
     }
   }
 
+  /** The hand has changed what lies in the folder: nothing that was made before is trusted, names start anew. */
+  discard(): void {
+    for (const name of this.names.splice(0)) {
+      try {
+        unlinkSync(join(this.dir, name));
+      } catch {
+        // gone already, or no pipe
+      }
+    }
+    this.series = `${randomBytes(4).toString("hex")}-`;
+  }
+
   private startRefill(): void {
     if (this.refill) return;
-    const names = Array.from({ length: BATCH }, () => `p${this.next++}`);
+    const names = Array.from({ length: BATCH }, () => `p${this.series}${this.next++}`);
     this.refill = this.make(names)
       .then(() => {
         this.names.push(...names);

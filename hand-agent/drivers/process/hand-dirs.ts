@@ -105,6 +105,13 @@ export async function prepareDirs(dirs: HandDirs, uid: number | undefined): Prom
   if (uid !== undefined) await writeAccounts(dirs, uid);
 }
 
+/** The folder of pipes is the hand's own, which may have removed it or taken the rights from it. */
+export async function mendRunDir({ run }: HandDirs, uid: number | undefined): Promise<void> {
+  await mkdir(run, { recursive: true, mode: 0o700 });
+  await chmod(run, 0o700);
+  if (uid !== undefined) await chown(run, uid, uid);
+}
+
 /** Programs ask who they are (git, ssh, whoami): the hand's uid gets a name, without making a user on the host. */
 async function writeAccounts(dirs: HandDirs, uid: number): Promise<void> {
   await mkdir(dirs.etc, { recursive: true, mode: 0o755 });

@@ -4,6 +4,7 @@ import type { Writable } from "node:stream";
 import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import { type ExitStatus, HandError } from "../driver.ts";
+import { PipeLost } from "./fifo-pipe.ts";
 
 /** How long a sandbox may take to start. Measured: 10–60 ms. */
 const START_TIMEOUT_MS = 10_000;
@@ -171,7 +172,7 @@ export class InitChannel {
     else if (kind === "pipes") {
       const waiter = this.pipeWaiters.shift();
       if (id === "0") waiter?.resolve();
-      else waiter?.reject(new HandError("the sandbox could not make a named pipe"));
+      else waiter?.reject(new PipeLost("the sandbox could not make a named pipe"));
     } else if (kind === "pid") run?.pid.resolve(Number(value));
     else if (kind === "exit" && run) {
       this.running.delete(id);

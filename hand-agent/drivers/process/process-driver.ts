@@ -29,6 +29,7 @@ import {
   forgetElsewhere,
   type HandDirs,
   type HandRecord,
+  mendRunDir,
   pointElsewhere,
   prepareDirs,
   readRecord,
@@ -281,6 +282,7 @@ export class ProcessDriver implements Driver {
         const over = end.catch(() => {}).then(() => this.ending.delete(handId));
         this.ending.set(handId, over);
       },
+      mendPipes: () => mendRunDir(dirs, record.uid),
       removeFiles: () => removeDirs(dirs),
     });
     try {

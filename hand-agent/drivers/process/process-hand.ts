@@ -15,7 +15,7 @@ import {
   type WalkOptions,
 } from "../driver.ts";
 import { ContainedFiles } from "./contained-files.ts";
-import { FifoInput, FifoPipe, FifoStock } from "./fifo-pipe.ts";
+import { checkPassable, FifoInput, FifoPipe, FifoStock, PipeLost } from "./fifo-pipe.ts";
 import type { HandDirs } from "./hand-dirs.ts";
 import type { InitChannel } from "./init-channel.ts";
 import { hasPidNamespace, type Identity, type IsolationMode } from "./isolation.ts";
@@ -26,6 +26,10 @@ const END_WITHIN_MS = 3_000;
 const LOSS_POLL_MS = 250;
 /** Pipes that background processes still hold, read and dropped. The oldest is let go beyond that. */
 const MAX_HELD_PIPES = 256;
+/** From the stock, and twice from what was made anew: a process inside may be removing pipes all the time. */
+const MAX_PIPE_ATTEMPTS = 3;
+const PIPES_UNUSABLE =
+  "the hand's folder for pipes (run, beside its workspace) was changed from inside and cannot be used";
 
 export interface ProcessHandOptions {
   readonly id: string;
@@ -42,6 +46,8 @@ export interface ProcessHandOptions {
   readonly launch: (signal?: AbortSignal) => Promise<InitChannel>;
   /** Tells the driver that this object takes no more calls; `end` settles when nothing of it runs. */
   readonly onEnding: (end: Promise<unknown>) => void;
+  /** Makes the folder of named pipes usable again after the hand has changed it. */
+  readonly mendPipes: () => Promise<void>;
   readonly removeFiles: () => Promise<void>;
 }
 
@@ -86,9 +92,7 @@ export class ProcessHand implements Hand {
   async exec(spec: ExecSpec, signal?: AbortSignal): Promise<RunningProcess> {
     signal?.throwIfAborted();
     const init = await this.init();
-    const stdout = await this.openPipe(spec.callId);
-    const stderr = await this.openPipe(spec.callId);
-    const input = spec.stdin ? new FifoInput(await this.stock.take()) : undefined;
+    const { stdout, stderr, input } = await this.openStreams(spec);
     try {
       const { pid, exit, lost } = await init.run({
         in: input?.path ?? "/dev/null",
@@ -131,11 +135,48 @@ export class ProcessHand implements Hand {
     }
   }
 
+  private async openStreams({ callId, stdin }: ExecSpec) {
+    const opened: (FifoPipe | FifoInput)[] = [];
+    const keep = <T extends FifoPipe | FifoInput>(end: T): T => {
+      opened.push(end);
+      return end;
+    };
+    try {
+      const stdout = keep(await this.openPipe(callId));
+      const stderr = keep(await this.openPipe(callId));
+      const input = stdin ? keep(await this.fromStock((path) => new FifoInput(path))) : undefined;
+      return { stdout, stderr, input };
+    } catch (error) {
+      for (const end of opened) end.close();
+      throw error;
+    }
+  }
+
+  /** The folder of pipes is the hand's: whatever it did there, they are made anew. */
+  private async fromStock<T>(open: (path: string) => T): Promise<T> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        const path = await this.stock.take();
+        checkPassable(this.options.dirs.run);
+        return open(path);
+      } catch (error) {
+        if (!(error instanceof PipeLost)) throw error;
+        if (attempt === MAX_PIPE_ATTEMPTS) throw new HandError(`${error.message}; ${PIPES_UNUSABLE}`);
+        this.options.log.warn({ hand: this.id, reason: error.message }, "a hand's pipes are made anew");
+        this.stock.discard();
+        await this.options.mendPipes().catch(() => {
+          throw new HandError(PIPES_UNUSABLE);
+        });
+      }
+    }
+  }
+
   async openPipe(callId?: string): Promise<FifoPipe> {
-    const pipe = new FifoPipe(await this.stock.take(), (closed) => {
+    const onClosed = (closed: FifoPipe) => {
       this.openPipes.delete(closed);
       this.table?.unmarkPipe(closed.key);
-    });
+    };
+    const pipe = await this.fromStock((path) => new FifoPipe(path, onClosed));
     this.openPipes.add(pipe);
     if (callId !== undefined) this.table?.markPipe(pipe.key, callId);
     if (this.openPipes.size > MAX_HELD_PIPES) [...this.openPipes].find((each) => each.isFinished)?.close();
