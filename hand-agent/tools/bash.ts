@@ -1,6 +1,7 @@
 /** `bash`: a command in the hand's one shell. */
 import { errorResult, OutputCollector, type ToolResult, textResult } from "../result.ts";
 import { optionalBoolean, optionalInteger, optionalString } from "./input.ts";
+import { NO_BASH } from "./live-shell.ts";
 import { QueueFullError, type ShellEnd, type ShellResult } from "./shell.ts";
 import { DEFAULT_TIMEOUT_MS, InputError, MAX_TIMEOUT_MS, type Tool, type ToolCall } from "./tool.ts";
 
@@ -130,6 +131,7 @@ function tell({ end, left }: ShellResult, output: string, timeoutMs: number): To
 
 /** What a shell did that no longer executes commands; nothing here may sound like success. */
 function tellDeaf({ started, reason }: ShellEnd & { kind: "deaf" }): string[] {
+  if (reason === NO_BASH) return [`[${reason}; this command did not run]`];
   const why = reason === undefined ? [] : [`[${reason}]`];
   const cause = "set -n, set -r, a redefined or disabled builtin, a closed descriptor or a limit can be why";
   return started

@@ -8,7 +8,7 @@ import { callScript, openingScript, parseAnswer, type ShellAnswer, type ShellMod
 const MAX_LINE_CHARS = 2_000;
 const MAX_COMPLAINTS = 8;
 const MAX_REASON_CHARS = 300;
-const NO_BASH = "there is no /bin/bash in this hand";
+export const NO_BASH = "there is no /bin/bash in this hand";
 
 export type LiveEnd =
   | { readonly kind: "exited"; readonly code: number }
