@@ -153,12 +153,15 @@ export class ContainerLink {
   private async check(): Promise<void> {
     const { workdir } = this.options;
     const write = `cd -- ${quote(workdir)} && : >.tendon-check && rm .tendon-check`;
+    const temporary = "{ [ -w /tmp ] && [ -x /tmp ]; } || chmod 1777 /tmp || exit 40";
     const { code, text } = await this.order(
-      `( (do_check ${NEEDED_COMMANDS.join(" ")}); ${write} ) 2>/dev/null`,
+      `( (do_check ${NEEDED_COMMANDS.join(" ")}); ${temporary}; ${write} ) 2>/dev/null`,
     );
     const missing = text.trim();
     if (missing !== "")
       throw new HandError(`the image has none of these commands, which a hand needs: ${missing}`);
+    if (code === 40)
+      throw new HandError("the hand cannot write to /tmp; the image's /tmp should have the mode 1777");
     if (code !== 0) throw new HandError(`the hand cannot write to its directory ${workdir}`);
   }
 

@@ -123,7 +123,8 @@ export function planContainer(recipe: ContainerRecipe, options: PlanOptions): Co
         },
       })),
       Tmpfs: {
-        "/tmp": `rw,nosuid,nodev,exec,mode=1777,size=${tmp}`,
+        // Its user's own: runtimes give it the mode that the image's /tmp has, whatever is asked.
+        "/tmp": `rw,nosuid,nodev,exec,mode=1777,uid=${uid},gid=${uid},size=${tmp}`,
         [PIPES_DIR]: `rw,nosuid,nodev,noexec,mode=0700,uid=${uid},gid=${uid},size=${PIPES_BYTES}`,
       },
       ReadonlyRootfs: true,
