@@ -12,6 +12,17 @@ const PART_BYTES = 256 * 1024;
 const DEFAULT_MAX_DEPTH = 40;
 const LEAST_END = 10;
 const NOT_FOUND_END = 10;
+/** In the words of hands that are processes. */
+const TEXTS: Partial<Record<FileErrorCode, string>> = {
+  not_found: "there is no such file or directory",
+  outside: "the path leads outside the hand's directories",
+  not_a_directory: "not a directory",
+  is_a_directory: "is a directory",
+  not_a_file: "not a regular file",
+  permission: "permission denied",
+  too_many_links: "too many symbolic links",
+  no_space: "there is no space left",
+};
 const FILE_TYPES: Readonly<Record<number, FileStat["type"]>> = { 32768: "file", 16384: "directory" };
 /** How often `find` was told to print a path says what it is. */
 const WALK_TYPES = ["file", "directory", "symlink", "other"] as const;
@@ -285,7 +296,7 @@ async function* partsOf(content: Uint8Array | AsyncIterable<Uint8Array>): AsyncG
 function throwIfFailed(path: string, code: number, text: string): void {
   if (code === 0) return;
   const known: FileErrorCode | undefined = FILE_ENDS[code];
-  if (known !== undefined) throw new FileError(known, path, known.replaceAll("_", " "));
+  if (known !== undefined) throw new FileError(known, path, TEXTS[known] ?? known);
   const why = code === CANCELLED_END ? "cancelled" : text.trim().slice(-1_000) || `it ended with ${code}`;
   throw new FileError("failed", path, why);
 }
