@@ -1,5 +1,6 @@
 /** What hands this machine can make: every driver is tried, and what it says is told to people and to the server. */
 import { create } from "@bufbuild/protobuf";
+import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
 import { type DriverDescription, DriverDescriptionSchema } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Driver } from "./drivers/driver.ts";
@@ -11,6 +12,7 @@ export interface DriverOffer {
   readonly isolation: string;
   readonly detail: string;
   readonly description: DriverDescription;
+  readonly driver: Driver;
 }
 
 export function probeDrivers(drivers: readonly Driver[]): Promise<DriverOffer[]> {
@@ -32,8 +34,21 @@ async function probeDriver(driver: Driver): Promise<DriverOffer> {
       inputSchema: JSON.stringify(inputSchema),
     })),
     capabilities: driver.capabilities.park ? ["park"] : [],
+    images: available ? ((await driver.images?.().catch(() => [])) ?? []) : [],
   });
-  return { name: driver.name, available, isolation, detail, description };
+  return { name: driver.name, available, isolation, detail, description, driver };
+}
+
+/** Looks again which images there are. Where that cannot be said now, what was said before stays. Never rejects. */
+export async function refreshImages(offers: readonly DriverOffer[], log: Logger): Promise<void> {
+  for (const { available, description, driver } of offers) {
+    if (!available || driver.images === undefined) continue;
+    try {
+      description.images = await driver.images();
+    } catch (error) {
+      log.warn(`the images of the driver ${driver.name} could not be listed: ${messageOf(error)}`);
+    }
+  }
 }
 
 /** One line a driver, at start. */

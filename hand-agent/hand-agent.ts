@@ -10,7 +10,7 @@ import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.j
 import type { MachineResources } from "../proto/gen/tendon/v1/hand_pb.js";
 import { carryOut } from "./commands.ts";
 import { claimDataDir, type DataDir } from "./data-dir.ts";
-import { type DriverOffer, logOffers, probeDrivers } from "./driver-offers.ts";
+import { type DriverOffer, logOffers, probeDrivers, refreshImages } from "./driver-offers.ts";
 import { type Driver, HandError } from "./drivers/driver.ts";
 import { enrollUntilDone } from "./enrollment.ts";
 import { Executions } from "./executions.ts";
@@ -296,6 +296,8 @@ export class HandAgent implements Service {
   private async lookAtMachine(): Promise<void> {
     this.machine = await readMachineResources(this.parts!.dataDir.path);
     this.tunnel?.send({ case: "resources", value: this.machine });
+    // For the next greeting.
+    await refreshImages(this.parts!.offers, this.options.log);
   }
 
   private async *readStored(handId: string, sha256: string, signal: AbortSignal): AsyncGenerator<Uint8Array> {

@@ -128,6 +128,8 @@ export interface Driver {
   readonly tools: readonly ToolDefinition[];
   /** Whether this machine can run such hands, found out by trying. Never rejects. */
   probe(): Promise<ProbeResult>;
+  /** Names that environments may give to images that the machine has, at most 1000 of at most 512 characters. May reject. */
+  images?(): Promise<string[]>;
   /** Rejects with `HandError` when the hand cannot be made. */
   provision(spec: HandSpec, signal?: AbortSignal): Promise<Hand>;
   /** "gone" only when the workspace is known to be gone; a failure that may pass rejects instead (R16). */

@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { probeDrivers, refreshImages } from "../../hand-agent/driver-offers.ts";
 import { HandError, type WarmSpec } from "../../hand-agent/drivers/driver.ts";
 import { AgentRelays } from "../../hand-agent/relay/agent-relays.ts";
 import { runSetup } from "../../hand-agent/setup-commands.ts";
@@ -104,6 +105,50 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
       await expect(provisioned).rejects.toThrow("it took too long");
       release();
       expect((await rig.made()).filter((name) => name.includes("given_up"))).toEqual([]);
+    });
+  });
+
+  describe("images of this machine", () => {
+    it("are found by their id too, where no registry ever gave them a digest", async () => {
+      const id = (await docker("inspect", "--format", "{{.Id}}", rig.image)).trim();
+      const hand = await rig.provision(newId("by_id"), { container: { image: `tendon-test/node@${id}` } });
+      expect(textOf(await toolCaller(hand).bash("echo runs"))).toBe("runs");
+      await hand.destroy();
+      const other = `tendon-test/node@sha256:${"0".repeat(64)}`;
+      await expect(rig.provision(newId("no_id"), { container: { image: other } })).rejects.toThrow(
+        /the engine has no image/,
+      );
+    });
+
+    it("may have a /tmp that only root can write to: the hand's own is writable", async () => {
+      const name = `tendon-tmp-${process.pid}`;
+      try {
+        await docker("run", "--name", name, "--network", "none", rig.image, "chmod", "755", "/tmp");
+        await docker("commit", name, `tendon-test/${name}`);
+        const hand = await rig.provision(newId("tmp"), { container: { image: `tendon-test/${name}` } });
+        const { bash } = toolCaller(hand);
+        expect(textOf(await bash("echo kept >/tmp/f && cat /tmp/f"))).toBe("kept");
+        await hand.destroy();
+      } finally {
+        await docker("rm", "--force", name).catch(() => {});
+        await docker("rmi", "--force", `tendon-test/${name}`).catch(() => {});
+      }
+    });
+
+    it("are told to the server by every name that an environment may give them", async () => {
+      const [offer] = await probeDrivers([rig.driver]);
+      const id = (await docker("inspect", "--format", "{{.Id}}", rig.image)).trim();
+      expect(offer?.description.images).toEqual(
+        expect.arrayContaining([rig.image, id, `${rig.image.split(":")[0]}@${id}`]),
+      );
+      const made = `tendon-test/later-${process.pid}`;
+      try {
+        await docker("tag", rig.image, made);
+        await refreshImages([offer!], createLogger("test", "silent"));
+        expect(offer?.description.images).toEqual(expect.arrayContaining([made, `${made}:latest`]));
+      } finally {
+        await docker("rmi", made);
+      }
     });
   });
 

@@ -15,7 +15,7 @@ import {
 } from "./container-plan.ts";
 import { type Engine, EngineError } from "./engine.ts";
 import type { HandsNetwork } from "./hands-network.ts";
-import { missingImage, pullImage } from "./images.ts";
+import { imageById, missingImage, pullImage } from "./images.ts";
 import { blockMetadata } from "./network-rules.ts";
 import { haveVolumes, makeDirectories, removeVolumes } from "./workspace-volumes.ts";
 
@@ -170,12 +170,17 @@ export class ContainerMaker {
       networkName,
       extraEnv: network.mode === "limited" ? relayVariables() : {},
     });
-    const create = () =>
-      engine.ask("make the container", async (docker) => (await docker.createContainer(plan)).id);
+    const create = (from = image) =>
+      engine.ask(
+        "make the container",
+        async (docker) => (await docker.createContainer({ ...plan, Image: from })).id,
+      );
     try {
       return await create();
     } catch (error) {
       if (!isMissingImage(error)) throw error;
+      const id = await imageById(engine, image);
+      if (id !== undefined) return create(id);
       if (options.pull !== true) throw missingImage(image);
     }
     const { onProgress = () => {}, signal } = options;

@@ -7,7 +7,7 @@
  */
 import { randomBytes } from "node:crypto";
 import { resolve } from "node:path";
-import type { Clock } from "../../../kit/clock.ts";
+import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
 import type { Relays } from "../../relay/relay.ts";
@@ -29,8 +29,11 @@ import { Engine } from "./engine.ts";
 import type { EngineSettings } from "./engine-address.ts";
 import { type DockerRecord, HAND_ID, HandRecords } from "./hand-records.ts";
 import { HandsNetwork } from "./hands-network.ts";
+import { imageNames } from "./images.ts";
 import { tidyEngine } from "./tidy-engine.ts";
 import { type WarmHand, type WarmKind, WarmPools } from "./warm-pool.ts";
+
+const LIST_WITHIN_MS = 5_000;
 
 export interface DockerDriverOptions {
   readonly dataDir: string;
@@ -102,6 +105,15 @@ export class DockerDriver implements Driver {
     } catch (error) {
       return { available: false, reason: messageOf(error) };
     }
+  }
+
+  images(): Promise<string[]> {
+    return within(
+      this.options.clock,
+      LIST_WITHIN_MS,
+      imageNames(this.engine),
+      () => new HandError("no answer"),
+    );
   }
 
   async provision(spec: HandSpec, signal?: AbortSignal): Promise<Hand> {

@@ -53,6 +53,50 @@ export async function pullImage(engine: Engine, image: string, options: PullOpti
   signal?.throwIfAborted();
 }
 
+/** An image that came from no registry has no digest there: what stands for it is the engine's own id of it. */
+export async function imageById(engine: Engine, image: string): Promise<string | undefined> {
+  const [, id] = /@(sha256:[0-9a-f]{64})$/.exec(image) ?? [];
+  if (id === undefined) return undefined;
+  const found = await engine.find("look for the image", (docker) => docker.getImage(id).inspect());
+  return found?.Id === id ? id : undefined;
+}
+
+/** The protocol's bounds. */
+const MAX_NAMES = 1_000;
+const MAX_NAME_CHARS = 512;
+
+/** Names that environments may give to the engine's images; of too many, the plain ones stay. Rejects with EngineError. */
+export async function imageNames(engine: Engine): Promise<string[]> {
+  return namesOf(await engine.ask("list images", (docker) => docker.listImages()));
+}
+
+export interface ListedImage {
+  readonly Id: string;
+  readonly RepoTags?: readonly string[] | null | undefined;
+  readonly RepoDigests?: readonly string[] | null | undefined;
+}
+
+export function namesOf(images: readonly ListedImage[]): string[] {
+  const isNamed = (name: string) => !name.includes("<none>");
+  const tags = images.flatMap(({ RepoTags }) => (RepoTags ?? []).filter(isNamed));
+  const latest = tags.filter((tag) => tag.endsWith(":latest")).map((tag) => tag.slice(0, -":latest".length));
+  const digests = images.flatMap(({ RepoDigests }) => (RepoDigests ?? []).filter(isNamed));
+  const ids = images.flatMap(({ Id: id, RepoTags }) => [
+    id,
+    ...(RepoTags ?? []).filter(isNamed).map((tag) => `${tag.replace(/:[^:/]*$/, "")}@${id}`),
+  ]);
+  const plain = [...tags, ...latest, ...digests];
+  const names = new Set([...plain, ...plain.flatMap(hubName), ...ids]);
+  return [...names].filter((name) => name.length <= MAX_NAME_CHARS).slice(0, MAX_NAMES);
+}
+
+/** An engine lists images of Docker Hub without its name, and takes them with it too. */
+function hubName(name: string): string[] {
+  const [first = "", ...rest] = name.split("/");
+  if (rest.length === 0) return [`docker.io/library/${name}`];
+  return /[.:]/.test(first) || first === "localhost" ? [] : [`docker.io/${name}`];
+}
+
 export function missingImage(image: string): HandError {
   return new HandError(
     `the engine has no image ${image}; pull it on the hand agent's machine, or let the environment pull it (container.pull)`,
