@@ -5,7 +5,7 @@ import type { Command } from "commander";
 import { newId } from "../../kit/ids.ts";
 import { StartupError } from "../../kit/program.ts";
 import {
-  ExecutionOutcomeSchema,
+  ExecutionOutcome,
   type ExecutionResult,
   type Hand,
   type HandResourceSchema,
@@ -14,8 +14,9 @@ import {
 } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { ExecuteResponseSchema, ListHandsResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
-import { resultText } from "../event-payload.ts";
 import { environmentIdOf } from "../named.ts";
+import type { Output } from "../output.ts";
+import { failureLine, StreamedTail, unstreamedText } from "../streamed-result.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { enumWord, parseDuration, parsePair, parseRepeated, timeText } from "../words.ts";
 import { addHandCopy } from "./hand-copy.ts";
@@ -194,16 +195,16 @@ async function execute({ options, args, api, output }: CommandContext<ExecOption
     reason: options.reason ?? "",
     ...call,
   };
-  let written = 0;
+  const streamed = new StreamedTail();
   for await (const response of api.hands.execute(request)) {
     const { kind } = response;
     if (output.json) output.message(ExecuteResponseSchema, response, () => "");
     else if (kind.case === "output") {
-      written += kind.value.data.length;
+      streamed.push(kind.value.data);
       process.stdout.write(kind.value.data);
     }
     if (kind.case !== "result") continue;
-    if (!output.json) showResult(kind.value, written, (text) => output.write(text), output.note);
+    if (!output.json) showResult(kind.value, streamed, output);
     return kind.value.isError ? 1 : 0;
   }
   throw new StartupError(
@@ -222,20 +223,12 @@ function callOf(options: ExecOptions, words: readonly string[]): { name: string;
   return { name: "bash", input: JSON.stringify({ command: words.join(" ") }) };
 }
 
-/** Tools that stream nothing have all they say in the result. */
-function showResult(
-  result: ExecutionResult,
-  written: number,
-  write: (text: string) => void,
-  note: (text: string) => void,
-) {
-  const outcome = enumWord(ExecutionOutcomeSchema, result.outcome);
-  if (written === 0) write(ensureNewline(resultText(result.content)));
-  if (!result.isError && outcome === "completed") return;
-  if (written > 0 && outcome !== "completed") note(resultText(result.content).split("\n").at(-1) ?? "");
-  const exit = result.exit && (result.exit.signal || `exit code ${result.exit.code}`);
-  const origin = result.failure && `${result.failure.part} ${result.failure.reason}`;
-  note(["the call failed", outcome, exit, origin].filter(Boolean).join(", "));
+/** Tools that stream nothing have all they say in the result; of others it has notes, and why they failed. */
+function showResult(result: ExecutionResult, streamed: StreamedTail, output: Output): void {
+  const rest = unstreamedText(result.content, streamed);
+  if (streamed.written === 0) output.write(ensureNewline(rest));
+  else if (rest !== "") output.note(rest);
+  if (result.isError || result.outcome !== ExecutionOutcome.COMPLETED) output.note(failureLine(result));
 }
 
 function ensureNewline(text: string): string {

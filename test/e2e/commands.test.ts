@@ -184,7 +184,8 @@ describe("hands", () => {
     const { id } = await json("hand", "provision");
     const ran = await installation.tendon(["hand", "exec", id, "echo out-$((4+4)); exit 3"]);
     expect(ran).toMatchObject({ code: 1, stdout: "out-8\n" });
-    expect(ran.stderr).toContain("exit code 3");
+    expect(ran.stderr).toContain("[the shell exited with code 3; the next command gets a new shell");
+    expect(ran.stderr).toMatch(/the command failed, exit code 3\n$/);
     const args = ["--tool", "write", "--input", '{"file_path": "a.txt", "content": "kept"}'];
     expect((await installation.tendon(["hand", "exec", id, ...args])).code).toBe(0);
     expect((await installation.tendon(["hand", "exec", id, "cat", "a.txt"])).stdout.trim()).toBe("kept");
