@@ -201,6 +201,20 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     await far.stop();
   });
 
+  it("complain about paths in the words of hands that are processes", async () => {
+    const hand = await rig.provision(newId("words"));
+    await toolCaller(hand).bash("ln -s /etc out; mkfifo pipe; ln -s /dev/null null; mkdir d");
+    const at = (path: string) => `${hand.workdir}/${path}`;
+    const outside = "the path leads outside the hand's directories";
+    for (const path of ["/etc/passwd", at("out/passwd"), at("null"), at("../../../x"), "relative"])
+      await expect(hand.stat(path)).rejects.toThrow(outside);
+    await expect(hand.writeFile("/tmp/x", Buffer.from("x"))).rejects.toThrow(outside);
+    await expect(hand.stat(at("absent"))).rejects.toMatchObject({ code: "not_found" });
+    await expect(hand.writeFile(at("d"), Buffer.from("x"))).rejects.toThrow("is a directory");
+    await expect(hand.writeFile(at("pipe"), Buffer.from("x"))).rejects.toThrow("not a regular file");
+    await hand.destroy();
+  });
+
   it("of images with a shell and nothing else: files work, bash says what is missing", async () => {
     const image = await ensureBusyboxImage(rig.engine);
     const hand = await rig.provision(newId("busybox"), { container: { image } });

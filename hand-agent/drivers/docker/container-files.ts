@@ -13,9 +13,10 @@ const DEFAULT_MAX_DEPTH = 40;
 const LEAST_END = 10;
 const NOT_FOUND_END = 10;
 /** In the words of hands that are processes. */
+const OUTSIDE = "the path leads outside the hand's directories";
 const TEXTS: Partial<Record<FileErrorCode, string>> = {
   not_found: "there is no such file or directory",
-  outside: "the path leads outside the hand's directories",
+  outside: OUTSIDE,
   not_a_directory: "not a directory",
   is_a_directory: "is a directory",
   not_a_file: "not a regular file",
@@ -304,7 +305,7 @@ function throwIfFailed(path: string, code: number, text: string): void {
 /** Throws FileError for what no path may be. */
 function check(path: string): void {
   if (path.includes("\0")) throw new FileError("failed", path, "a path cannot hold a NUL character");
-  if (!posix.isAbsolute(path)) throw new FileError("outside", path, "not an absolute path");
+  if (!posix.isAbsolute(path)) throw new FileError("outside", path, OUTSIDE);
 }
 
 function trimmed(path: string): string {
