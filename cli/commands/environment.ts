@@ -53,6 +53,7 @@ interface SpecOptions {
   warmAge?: number;
   provisionTimeout?: number;
   idleTimeout?: number;
+  stallTimeout?: number;
   keepParked?: number;
   maxAge?: number;
   metadata?: Record<string, string>;
@@ -62,6 +63,7 @@ const MAX_INT32 = 2 ** 31 - 1;
 const MIB = 1024n * 1024n;
 const MAX_WARM = 32;
 const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
 const YEAR_MS = 365 * 24 * HOUR_MS;
 
 export function addEnvironmentCommands(program: Command): void {
@@ -185,6 +187,11 @@ function addSpecOptions(command: Command): Command {
       parseDuration(HOUR_MS),
     )
     .option("--idle-timeout <duration>", "when a hand is parked, such as 30m", parseDuration(YEAR_MS))
+    .option(
+      "--stall-timeout <duration>",
+      "how long a call may show no progress before it is ended, such as 30m",
+      parseDuration(DAY_MS),
+    )
     .option("--keep-parked <duration>", "when a parked hand is released, such as 7d", parseDuration(YEAR_MS))
     .option("--max-age <duration>", "when a hand is released however it is used", parseDuration(YEAR_MS))
     .option("--metadata <name=value>", "may be given several times", parsePair)
@@ -209,6 +216,7 @@ function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSp
     setup: options.setup ?? base.setup,
     provisionTimeoutMs: options.provisionTimeout ?? base.provisionTimeoutMs,
     idleTimeoutMs: options.idleTimeout === undefined ? base.idleTimeoutMs : BigInt(options.idleTimeout),
+    stallTimeoutMs: options.stallTimeout === undefined ? base.stallTimeoutMs : BigInt(options.stallTimeout),
     keepParkedMs: options.keepParked === undefined ? base.keepParkedMs : BigInt(options.keepParked),
     maxAgeMs: options.maxAge === undefined ? base.maxAgeMs : BigInt(options.maxAge),
     metadata: { ...base.metadata, ...options.metadata },

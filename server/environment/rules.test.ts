@@ -1,4 +1,5 @@
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { readFileSync } from "node:fs";
+import { create, fromJsonString, type MessageInitShape } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { isTendonError } from "../../kit/errors.ts";
 import { EnvironmentSpecSchema, NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
@@ -37,6 +38,25 @@ test("hosts are names or whole subdomains, and only count in a limited network",
   }
   const elsewhere = { network: { mode: NetworkMode.NONE, allowedHosts: ["a.example"] } };
   expect(wrongField(elsewhere)).toBe("spec.network.allowed_hosts");
+});
+
+test("an environment that could never give a hand is refused", () => {
+  expect(wrongField({ driver: "docker" })).toBe("spec.image");
+  expect(wrongField({ driver: "docker", image: "debian:12" })).toBeUndefined();
+  expect(wrongField({ driver: "a-newer-one" })).toBeUndefined();
+  expect(wrongField({ driver: "process", image: "debian:12" })).toBe("spec.image");
+  expect(wrongField({ driver: "process", container: { pull: true } })).toBe("spec.container");
+  expect(wrongField({ driver: "process", container: {} })).toBeUndefined();
+  expect(wrongField({ network: { mode: NetworkMode.LIMITED } })).toBe("spec.network.allowed_hosts");
+  expect(wrongField({ network: { mode: NetworkMode.NONE } })).toBeUndefined();
+});
+
+test("the file that the documentation shows is one that is taken", () => {
+  const page = readFileSync(new URL("../../docs/operate.md", import.meta.url), "utf8");
+  const example = /```json\n(\{.*?\n\})\n```/s.exec(page)?.[1] ?? "";
+  const spec = fromJsonString(EnvironmentSpecSchema, example);
+  expect(() => checkEnvironmentSpec(spec)).not.toThrow();
+  expect(spec.network?.mode).toBe(NetworkMode.LIMITED);
 });
 
 test("a pool has a plain name and an idle time has a bound", () => {

@@ -19,6 +19,7 @@ const MAX_KEPT_MS = 365 * 86_400_000;
 export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
   refuseNul(spec, "spec");
   if (!POOL.test(spec.pool)) throw invalidField("spec.pool", "must be lower-case letters, digits, _ and -");
+  checkDriver(spec);
   checkLabels(spec.labels);
   checkVariables(spec.variables);
   if (spec.network !== undefined) checkNetwork(spec.network);
@@ -29,6 +30,16 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
     throw invalidField("spec.warm_pool.max_age_ms", "must be at most 24 days");
   if (spec.container?.workdir.split("/").some((part) => part === "." || part === ".."))
     throw invalidField("spec.container.workdir", "must be a path without . and ..");
+}
+
+/** What every build of these drivers needs or refuses. Other names may be drivers of newer hand agents. */
+function checkDriver({ driver, image, container }: EnvironmentSpec): void {
+  if (driver === "docker" && image === "")
+    throw invalidField("spec.image", "the driver docker needs the name of an image");
+  if (driver !== "process") return;
+  if (image !== "") throw invalidField("spec.image", "the driver process takes no image");
+  if (container !== undefined && (container.workdir !== "" || container.runtime !== "" || container.pull))
+    throw invalidField("spec.container", "the driver process has no containers");
 }
 
 function checkLabels(labels: Readonly<Record<string, string>>): void {
@@ -53,6 +64,12 @@ function checkVariables(variables: Readonly<Record<string, string>>): void {
 function checkNetwork({ mode, allowedHosts }: Network): void {
   if (allowedHosts.length > 0 && mode !== NetworkMode.LIMITED) {
     throw invalidField("spec.network.allowed_hosts", "only counts with the mode limited");
+  }
+  if (mode === NetworkMode.LIMITED && allowedHosts.length === 0) {
+    throw invalidField(
+      "spec.network.allowed_hosts",
+      "the mode limited needs a host; for none use the mode none",
+    );
   }
   const wrong = allowedHosts.findIndex((host) => !HOST.test(host));
   if (wrong < 0) return;

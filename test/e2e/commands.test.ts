@@ -73,9 +73,9 @@ describe("definitions", () => {
         limits: { memory_bytes: "67108864" },
       },
     });
-    const changed = await json("env", "update", made.id, "--pids", "10");
+    const changed = await json("env", "update", made.id, "--pids", "10", "--stall-timeout", "5m");
     expect(changed).toMatchObject({
-      spec: { name: "closed", limits: { pids: 10, memory_bytes: "67108864" } },
+      spec: { name: "closed", limits: { pids: 10, memory_bytes: "67108864" }, stall_timeout_ms: "300000" },
     });
     expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
   }, 60_000);

@@ -434,7 +434,7 @@ describe("placement", () => {
       });
     await fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/);
     await fails({ pool: "attic" }, /pool "attic"/);
-    await fails({ driver: "docker" }, /driver "docker"/);
+    await fails({ driver: "docker", image: "debian:12" }, /driver "docker"/);
     await fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED");
     // A pool is for what names it: its free places are nobody else's.
     await fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/);
