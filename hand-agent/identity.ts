@@ -93,8 +93,10 @@ async function saveIdentity(dataDir: string, identity: Identity): Promise<void> 
 
 function refusedForGood(error: unknown, dataDir: string): StartupError | undefined {
   if (isTendonError(error, "JOIN_TOKEN_INVALID")) {
-    const help = 'make a new one with "tendon hand-agent join-token"';
-    return new StartupError(`the server refuses the join token (${messageOf(error)}); ${help}`, EXIT_REFUSED);
+    const said = messageOf(error);
+    const command = "tendon hand-agent join-token";
+    const help = said.includes(command) ? "" : `; make a new one with "${command}"`;
+    return new StartupError(`the server refuses the join token (${said})${help}`, EXIT_REFUSED);
   }
   if (isTendonError(error, "HAND_AGENT_REVOKED")) return new StartupError(revokedText(dataDir), EXIT_REVOKED);
   if (isTendonError(error, "INVALID_FIELD"))
