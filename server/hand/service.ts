@@ -156,7 +156,8 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     const hand = await this.visibleHand(request.handId, principal);
     if (hand.sessionId === undefined && principal.kind === "harness") throw needsSession();
     const lease = hand.sessionId === undefined ? undefined : leaseOf(principal, request.lease);
-    const why = principal.kind === "harness" ? "released by its session" : `released by a ${principal.kind}`;
+    const by = principal.kind === "harness" ? "its session" : withArticle(principal.kind);
+    const why = `released by ${by}`;
     return { hand: await this.message(await this.parts.endings.release(hand, why, lease)) };
   }
 
@@ -187,6 +188,10 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
   private async message(hand: HandRecord) {
     return handMessage(hand, await this.parts.toolLists.tools(hand.toolsDigest));
   }
+}
+
+function withArticle(noun: string): string {
+  return `${/^[aeiou]/.test(noun) ? "an" : "a"} ${noun}`;
 }
 
 function scopeOf(principal: Principal): { workspaceId: string | undefined } {

@@ -98,7 +98,7 @@ describe("detached descendants of a call are dead within 3 s (R14, X4)", () => {
       const released = await operator.release(hand.id);
       expect(processesWithArgument(number)).toEqual([]);
       expect(performance.now() - began).toBeLessThan(DEAD_WITHIN_MS);
-      expect([released.state, released.stateDetail]).toEqual([HandState.RELEASED, "released by a admin"]);
+      expect([released.state, released.stateDetail]).toEqual([HandState.RELEASED, "released by an admin"]);
     }
   });
 
