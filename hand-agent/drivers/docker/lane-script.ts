@@ -92,7 +92,7 @@ do_read() {
   [ -d "$P" ] && exit 13
   [ -e "$P" ] || exit 10
   [ -f "$P" ] || exit 14
-  [ -r "$P" ] || exit 15
+  [ -r "$P" ] || { locate "$1"; [ -e "$P" ] || exit 10; [ -r "$P" ] || exit 15; }
   exec 4<"$P" || exit 10
   inside "$(readlink /proc/self/fd/4)"
   say d
