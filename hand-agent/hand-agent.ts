@@ -142,7 +142,7 @@ export class HandAgent implements Service {
 
   private async startUp(): Promise<void> {
     const { options } = this;
-    this.dataDir = await claimDataDir(options.dataDir);
+    this.dataDir = await claimDataDir(options.dataDir, { clock: options.clock });
     const dataDir = this.dataDir.path;
     this.dialOrRefuse().close(); // a URL, proxy or CA file that cannot be used is told at once
     const drivers = options.drivers(dataDir, () => this.identity?.installationId ?? "");
