@@ -53,11 +53,13 @@ export async function* fileChunks(path: string): AsyncGenerator<Uint8Array> {
 
 /**
  * Unpacks what CopyOut gives beside `target` and puts it into place once all of it has come: a tree, or a single file.
- * What is there already is refused before a byte is asked for (`assertFree`). Gives what it was.
+ * What is there already is refused before a byte is asked for (`assertFree`). Gives what it was. Links that lead out of
+ * the tree are not made; `onLeftOut` hears of each.
  */
 export async function unpackTo(
   target: string,
   bytes: AsyncIterable<Uint8Array>,
+  onLeftOut: (why: string) => void,
 ): Promise<"file" | "directory"> {
   const folder = dirname(resolve(target));
   await mkdir(folder, { recursive: true });
@@ -86,7 +88,12 @@ export async function unpackTo(
       } else throw new TarError(`${told(entry.name)} is a hard link`);
     }
     // Last, so that nothing is ever written through one.
-    for (const [at, linkTarget] of links) await makeInnerLink(content, at, linkTarget);
+    for (const [at, linkTarget] of links) {
+      const whyNot = outward(content, at, linkTarget);
+      if (whyNot === undefined) await symlink(linkTarget, at);
+      else if (kind === "directory") onLeftOut(whyNot);
+      else throw new TarError(whyNot);
+    }
     for (const [at, mode] of modes.reverse()) await chmod(at, mode);
     await rename(content, target);
     return kind;
@@ -95,12 +102,9 @@ export async function unpackTo(
   }
 }
 
-async function makeInnerLink(root: string, at: string, target: string): Promise<void> {
+/** In words, when the link would lead out of the folder. */
+function outward(root: string, at: string, target: string): string | undefined {
   const leadsTo = resolve(dirname(at), target);
-  if (leadsTo !== root && !leadsTo.startsWith(root + sep)) {
-    throw new TarError(
-      `the link ${told(at.slice(root.length + 1))} leads out of the folder, to ${told(target)}`,
-    );
-  }
-  await symlink(target, at);
+  if (leadsTo === root || leadsTo.startsWith(root + sep)) return undefined;
+  return `the link ${told(at.slice(root.length + 1))} leads out of the folder, to ${told(target)}`;
 }

@@ -23,6 +23,8 @@ interface Copied {
 /** Pieces of the contract are at most 1 MiB. */
 const REMOTE = /^(hand_[A-Za-z0-9]+):(.*)$/s;
 
+const MAX_TOLD = 20;
+
 export function addHandCopy(hand: Command): void {
   const command = hand
     .command("cp <from> <to>")
@@ -32,7 +34,8 @@ export function addHandCopy(hand: Command): void {
       "after",
       `
 Paths in the hand begin at its working directory. A folder that is copied in is laid over what is there; a copy
-that breaks off changes nothing, and can be made again.
+that breaks off changes nothing, and can be made again. Links that lead out of a folder that is copied out are left
+out, with a note.
 
 Examples:
   tendon hand cp data.csv hand_01…:
@@ -46,15 +49,12 @@ Examples:
   });
 }
 
-async function copy(
-  { api, options }: CommandContext<CopyOptions>,
-  from: string,
-  to: string,
-): Promise<Copied> {
+async function copy(context: CommandContext<CopyOptions>, from: string, to: string): Promise<Copied> {
+  const { api, options } = context;
   const [source, target] = [REMOTE.exec(from), REMOTE.exec(to)];
   const reason = options.reason ?? "";
   if (source === null && target !== null) return copyIn(api, from, target[1]!, target[2]!, reason);
-  if (source !== null && target === null) return copyOut(api, source[1]!, source[2]!, to, reason);
+  if (source !== null && target === null) return copyOut(context, source[1]!, source[2]!, to);
   throw new StartupError(
     "one of the two names a place in a hand, as HAND:PATH, the other one a place here",
     EXIT_USAGE,
@@ -93,7 +93,13 @@ async function copyIn(api: Api, from: string, handId: string, path: string, reas
   return { from, to: `${handId}:${to}`, bytes, sha256: hash.digest("hex") };
 }
 
-async function copyOut(api: Api, handId: string, path: string, to: string, reason: string): Promise<Copied> {
+async function copyOut(
+  { api, options, output }: CommandContext<CopyOptions>,
+  handId: string,
+  path: string,
+  to: string,
+): Promise<Copied> {
+  const reason = options.reason ?? "";
   const name = posix.basename(posix.resolve("/", path)) || handId;
   const isFolder = await lstat(to).then(
     (found) => found.isDirectory(),
@@ -115,10 +121,31 @@ async function copyOut(api: Api, handId: string, path: string, to: string, reaso
     }
     throw new StartupError("the copy was cut off; copy it again");
   }
-  await unpackTo(target, received()).catch((error: unknown) => {
+  const leftOut = new LeftOut(output.note);
+  await unpackTo(target, received(), leftOut.add).catch((error: unknown) => {
     throw error instanceof TarError ? new StartupError(error.message, EXIT_FAILED) : error;
   });
+  leftOut.end();
   return { from: `${handId}:${path}`, to: target, bytes, sha256: hash.digest("hex") };
+}
+
+/** Says what a copy has not brought along; a tree may be full of such links. */
+class LeftOut {
+  private count = 0;
+  private readonly note: (text: string) => void;
+
+  constructor(note: (text: string) => void) {
+    this.note = note;
+  }
+
+  readonly add = (why: string): void => {
+    this.count += 1;
+    if (this.count <= MAX_TOLD) this.note(`left out: ${why}`);
+  };
+
+  end(): void {
+    if (this.count > MAX_TOLD) this.note(`left out: ${this.count - MAX_TOLD} more such links`);
+  }
 }
 
 async function assertFree(target: string): Promise<void> {
