@@ -540,7 +540,8 @@ function shell(get: () => Parts): void {
       await eventually(() => received > 0);
       stop.abort();
       expect(await running).toMatchObject({ outcome: "cancelled" });
-      expect(received).toBeLessThan(2 * 1024 * 1024);
+      // A writer that nothing holds back makes gigabytes; some megabytes lie in buffers on the way, also in an engine's.
+      expect(received).toBeLessThan(8 * 1024 * 1024);
     });
   });
 }
