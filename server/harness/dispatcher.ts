@@ -60,7 +60,7 @@ export class Dispatcher implements Service {
   private readonly held = new Map<string, { session: HeldSession; connection: HarnessConnection }>();
   private readonly assigning = new Set<string>();
   /** Who let the session's lease run out while it stayed connected: others come first for a moment. By session id. */
-  private readonly ranOut = new Map<string, { connection: HarnessConnection; untilMs: number }>();
+  private readonly ranOut = new Map<string, { connection: HarnessConnection; sinceMs: number }>();
   private readonly stops: (() => void)[] = [];
   private round: Promise<void> | undefined;
   private roundAgain = false;
@@ -262,7 +262,7 @@ export class Dispatcher implements Service {
     if (this.held.get(sessionId) !== holder) return false;
     this.ranOut.set(sessionId, {
       connection: holder.connection,
-      untilMs: this.deps.clock.monotonicMs() + OTHERS_FIRST_MS,
+      sinceMs: this.deps.clock.monotonicMs(),
     });
     this.lose(sessionId, "it was not renewed in time");
     this.look();
@@ -376,7 +376,10 @@ export class Dispatcher implements Service {
 
   private async poll(): Promise<void> {
     const nowMs = this.deps.clock.monotonicMs();
-    for (const [sessionId, { untilMs }] of this.ranOut) if (nowMs >= untilMs) this.ranOut.delete(sessionId);
+    for (const [sessionId, { connection, sinceMs }] of this.ranOut) {
+      const mayHaveIt = nowMs >= sinceMs + OTHERS_FIRST_MS && connection.lastHeardMs > sinceMs;
+      if (mayHaveIt || !this.connections.has(connection)) this.ranOut.delete(sessionId);
+    }
     this.look();
     try {
       await this.tellAbandoned();

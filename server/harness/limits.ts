@@ -24,7 +24,10 @@ export const WORK_BATCH = 100;
 export const PARALLEL_ASSIGNMENTS = 16;
 /** Sessions that may run only alone which are looked at in one round. */
 export const SUSPECT_BATCH = 20;
-/** A harness that let a lease run out may hang: so long others, at whichever server, may take the session before it. */
+/**
+ * A harness that let a lease run out may hang: so long others, at whichever server, may take the session before it, and
+ * it gets it again only if it was heard from since.
+ */
 export const OTHERS_FIRST_MS = 3_000;
 export const PROTOCOL_VERSION = 1;
 

@@ -225,7 +225,10 @@ describe("leases", () => {
     const sessionId = await createSession();
     const only = harness(a);
     const { lease } = await only.assigned(sessionId);
-    // It says nothing more about this lease, as one that took it for over itself, and stays connected.
+    // It says nothing more about this lease, as one that took it for over itself, and stays connected. Until it is
+    // heard from it may hang.
+    await eventually(() => only.all("leaseLost").length === 1, { withinMs: LEASE_TTL_MS + 5_000 });
+    only.say({ case: "heartbeat", value: { sequence: 1n } });
     const again = await only.assigned(sessionId, { withinMs: LEASE_TTL_MS + 10_000, times: 2 });
     expect(again.lease?.epoch).toBe(2n);
     expect(only.all("leaseLost").map(({ leaseId }) => leaseId)).toEqual([lease?.leaseId]);
