@@ -5,16 +5,14 @@ import type { Logger } from "../../../kit/log.ts";
 import {
   type DestroyReport,
   type ExecSpec,
-  type FileStat,
   type Hand,
   HandError,
   type HandPipe,
   type JsonValue,
   type ProcessInfo,
   type RunningProcess,
-  type WalkEntry,
-  type WalkOptions,
 } from "../driver.ts";
+import { ForwardedFiles } from "../forwarded-files.ts";
 import { PipesSpoiled } from "./call-pipes.ts";
 import { ContainerFiles } from "./container-files.ts";
 import type { ContainerLink } from "./container-link.ts";
@@ -42,7 +40,7 @@ export interface DockerHandOptions {
   readonly log: Logger;
 }
 
-export class DockerHand implements Hand {
+export class DockerHand extends ForwardedFiles implements Hand {
   readonly id: string;
   readonly handle: JsonValue;
   readonly isolation: string;
@@ -53,12 +51,13 @@ export class DockerHand implements Hand {
   readonly isSetUp: boolean;
   readonly lost: Promise<string>;
   private readonly options: DockerHandOptions;
-  private readonly files: ContainerFiles;
+  protected readonly files: ContainerFiles;
   private current: Promise<RunningContainer> | undefined;
   private over: Promise<DestroyReport> | undefined;
   private resolveLost: (reason: string) => void = () => {};
 
   constructor(options: DockerHandOptions) {
+    super();
     const { record } = options;
     this.id = record.handId;
     this.handle = { version: 1, handId: record.handId };
@@ -97,42 +96,6 @@ export class DockerHand implements Hand {
       if (error instanceof PipesSpoiled) await this.killAll(link, [], "it had spoiled its own pipes");
       throw error;
     }
-  }
-
-  stat(path: string): Promise<FileStat> {
-    return this.files.stat(path);
-  }
-  readFile(path: string, options?: { offset?: number; signal?: AbortSignal }): AsyncIterable<Uint8Array> {
-    return this.files.readFile(path, options);
-  }
-  writeFile(
-    path: string,
-    content: Uint8Array | AsyncIterable<Uint8Array>,
-    options?: { mode?: number; signal?: AbortSignal },
-  ): Promise<{ bytes: number }> {
-    return this.files.writeFile(path, content, options);
-  }
-  mkdir(path: string): Promise<void> {
-    return this.files.mkdir(path);
-  }
-  rename(from: string, to: string): Promise<void> {
-    return this.files.rename(from, to);
-  }
-  remove(path: string): Promise<void> {
-    return this.files.remove(path);
-  }
-  walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry> {
-    return this.files.walk(path, options);
-  }
-
-  readLink(path: string): Promise<string> {
-    return this.files.readLink(path);
-  }
-  makeLink(path: string, target: string): Promise<void> {
-    return this.files.makeLink(path, target);
-  }
-  setMode(path: string, mode: number): Promise<void> {
-    return this.files.setMode(path, mode);
   }
 
   async callCpuMs(callId: string): Promise<number | undefined> {

@@ -4,16 +4,14 @@ import type { Logger } from "../../../kit/log.ts";
 import {
   type DestroyReport,
   type ExecSpec,
-  type FileStat,
   type Hand,
   HandError,
   type HandPipe,
   type JsonValue,
   type ProcessInfo,
   type RunningProcess,
-  type WalkEntry,
-  type WalkOptions,
 } from "../driver.ts";
+import { ForwardedFiles } from "../forwarded-files.ts";
 import { ContainedFiles } from "./contained-files.ts";
 import { checkPassable, FifoInput, FifoPipe, FifoStock, PipeLost } from "./fifo-pipe.ts";
 import type { HandDirs } from "./hand-dirs.ts";
@@ -51,7 +49,7 @@ export interface ProcessHandOptions {
   readonly removeFiles: () => Promise<void>;
 }
 
-export class ProcessHand implements Hand {
+export class ProcessHand extends ForwardedFiles implements Hand {
   readonly id: string;
   readonly handle: JsonValue;
   readonly isolation: string;
@@ -60,7 +58,7 @@ export class ProcessHand implements Hand {
   readonly roots: readonly string[];
   readonly resumed: boolean;
   private readonly options: ProcessHandOptions;
-  private readonly files: ContainedFiles;
+  protected readonly files: ContainedFiles;
   private readonly stock: FifoStock;
   private readonly openPipes = new Set<FifoPipe>();
   private channel: Promise<InitChannel> | undefined;
@@ -68,6 +66,7 @@ export class ProcessHand implements Hand {
   private over: Promise<DestroyReport> | undefined;
 
   constructor(options: ProcessHandOptions) {
+    super();
     const { dirs, identity } = options;
     this.id = options.id;
     this.handle = options.handle;
@@ -181,41 +180,6 @@ export class ProcessHand implements Hand {
     if (callId !== undefined) this.table?.markPipe(pipe.key, callId);
     if (this.openPipes.size > MAX_HELD_PIPES) [...this.openPipes].find((each) => each.isFinished)?.close();
     return pipe satisfies HandPipe;
-  }
-
-  stat(path: string): Promise<FileStat> {
-    return this.files.stat(path);
-  }
-  readFile(path: string, options?: { offset?: number; signal?: AbortSignal }): AsyncIterable<Uint8Array> {
-    return this.files.readFile(path, options);
-  }
-  writeFile(
-    path: string,
-    content: Uint8Array | AsyncIterable<Uint8Array>,
-    options?: { mode?: number; signal?: AbortSignal },
-  ): Promise<{ bytes: number }> {
-    return this.files.writeFile(path, content, options);
-  }
-  mkdir(path: string): Promise<void> {
-    return this.files.mkdir(path);
-  }
-  rename(from: string, to: string): Promise<void> {
-    return this.files.rename(from, to);
-  }
-  remove(path: string): Promise<void> {
-    return this.files.remove(path);
-  }
-  readLink(path: string): Promise<string> {
-    return this.files.readLink(path);
-  }
-  makeLink(path: string, target: string): Promise<void> {
-    return this.files.makeLink(path, target);
-  }
-  setMode(path: string, mode: number): Promise<void> {
-    return this.files.setMode(path, mode);
-  }
-  walk(path: string, options?: WalkOptions): AsyncIterable<WalkEntry> {
-    return this.files.walk(path, options);
   }
 
   async callProcesses(callId?: string): Promise<ProcessInfo[]> {
