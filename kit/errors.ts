@@ -6,17 +6,33 @@
  */
 import { status } from "@grpc/grpc-js";
 
-/** The part of the platform a failure came from. */
-export type Part =
-  | "model"
-  | "harness"
-  | "server"
-  | "tunnel"
-  | "hand_agent"
-  | "sandbox"
-  | "proxy"
-  | "upstream"
-  | "client";
+/** The parts of the platform that a failure can come from; `client` is whoever uses it. */
+export const PARTS = [
+  "model",
+  "harness",
+  "server",
+  "tunnel",
+  "hand_agent",
+  "sandbox",
+  "proxy",
+  "upstream",
+  "client",
+] as const;
+
+export type Part = (typeof PARTS)[number];
+
+/** Where something failed, and why: every failure in a log says both (docs/tracing.md). */
+export interface FailureOrigin {
+  readonly part: Part;
+  /** In capitals, such as `NO_HAND_AGENT`; programs may switch on it. */
+  readonly reason: string;
+}
+
+/** The failure that a `TendonError` is to a log; one that names no part is the server's. */
+export function originOf(error: TendonError): FailureOrigin {
+  const part = PARTS.find((known) => known === error.metadata.part) ?? "server";
+  return { part, reason: error.reason };
+}
 
 interface ReasonRow {
   /** The gRPC status code that carries this reason. */
@@ -52,6 +68,10 @@ export const REASONS = {
   SESSION_RUNNING: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   AGENT_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   ENVIRONMENT_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  MEMORY_STORE_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  MEMORY_PATH_CONFLICT: row(status.ALREADY_EXISTS, "memory_path_conflict_error", 409),
+  MEMORY_PRECONDITION_FAILED: row(status.ABORTED, "memory_precondition_failed_error", 409),
+  MEMORY_VERSION_CURRENT: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   CALL_ALREADY_ANSWERED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   HAND_NOT_READY: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   HAND_LOST: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
@@ -67,6 +87,10 @@ export const REASONS = {
   PROVISION_FAILED: row(status.UNAVAILABLE, "api_error", 500),
   PROVISION_TIMEOUT: row(status.DEADLINE_EXCEEDED, "timeout_error", 504),
   MESSAGE_TOO_LARGE: row(status.RESOURCE_EXHAUSTED, "invalid_request_error", 413),
+  BUDGET_REACHED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  THREAD_LIMIT_REACHED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  THREAD_STOPPED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  INTERRUPTED: row(status.FAILED_PRECONDITION, "conflict_error", 409),
   LIMIT_EXCEEDED: row(status.RESOURCE_EXHAUSTED, "rate_limit_error", 429),
   DEADLINE_EXCEEDED: row(status.DEADLINE_EXCEEDED, "timeout_error", 504),
   DRAINING: row(status.UNAVAILABLE, "overloaded_error", 529),

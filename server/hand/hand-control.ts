@@ -60,7 +60,8 @@ export async function loseAgent(
 ): Promise<void> {
   parts.connections.cut(handAgentId, new TendonError("HAND_AGENT_REVOKED", detail));
   for (const hand of await deps.store.hands.ofAgent(handAgentId)) {
-    if (hand.state !== "lost" && hand.state !== "released") await parts.endings.lose(hand, detail);
+    if (hand.state === "lost" || hand.state === "released") continue;
+    await parts.endings.lose(hand, detail, { part: "hand_agent", reason: "HAND_AGENT_REVOKED" });
   }
   const open = await deps.store.executions.openOfAgent(handAgentId, MAX_OPEN_EXECUTIONS);
   await parts.conclusions.giveUp(open, detail);

@@ -1,5 +1,5 @@
 /** Ends hands: lost ones are told of (H2), released ones are destroyed by their agents, now or when they come back. */
-import { isTendonError, messageOf } from "../../kit/errors.ts";
+import { type FailureOrigin, isTendonError, messageOf } from "../../kit/errors.ts";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
@@ -27,6 +27,7 @@ export class HandEndings {
   async lose(
     hand: HandRecord,
     detail: string,
+    failure: FailureOrigin,
     neverStarted: (execution: ExecutionRecord) => boolean = () => false,
   ): Promise<void> {
     const change = await this.deps.store.hands.end({
@@ -35,7 +36,7 @@ export class HandEndings {
       stateDetail: detail,
       // An agent that comes back with it after all has to remove it: the session was told that it is gone.
       destroyPending: true,
-      event: lostEvent(hand, detail),
+      event: lostEvent(hand, detail, failure),
     });
     this.conclusions.announce(change?.advance);
     const open = await this.deps.store.executions.openOfHand(hand.handId);

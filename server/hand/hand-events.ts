@@ -1,4 +1,5 @@
 /** What the log says about hands. */
+import type { FailureOrigin } from "../../kit/errors.ts";
 import type { HandEvent, HandOverFacts, HandRecord } from "../store/hands.ts";
 
 export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent {
@@ -12,8 +13,8 @@ export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent
   });
 }
 
-export function lostEvent(hand: HandRecord, detail: string): HandEvent {
-  return eventOf("hand.lost", { hand_id: hand.handId, slot: hand.slot, detail });
+export function lostEvent(hand: HandRecord, detail: string, failure: FailureOrigin): HandEvent {
+  return eventOf("hand.lost", { hand_id: hand.handId, slot: hand.slot, detail, failure });
 }
 
 export function parkedEvent(hand: HandRecord, detail: string): HandEvent {

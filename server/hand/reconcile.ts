@@ -76,7 +76,8 @@ export class Reconciler {
       } else if (hand.state === "provisioning") {
         void this.provisioner.ensure(hand).catch(() => {});
       } else if (report === undefined) {
-        await this.endings.lose(hand, "its hand agent came back without it", neverStarted);
+        const why = "its hand agent came back without it";
+        await this.endings.lose(hand, why, { part: "hand_agent", reason: "WORKSPACE_LOST" }, neverStarted);
       } else {
         await this.tellOwner(connection, hand, report);
         await this.apply(hand, report, neverStarted);
@@ -117,7 +118,8 @@ export class Reconciler {
     neverStarted: (execution: ExecutionRecord) => boolean,
   ): Promise<void> {
     if (report.state === HandState.LOST || report.state === HandState.RELEASED) {
-      return this.endings.lose(hand, report.detail || "its hand agent has lost it", neverStarted);
+      const why = report.detail || "its hand agent has lost it";
+      return this.endings.lose(hand, why, { part: "sandbox", reason: "WORKSPACE_LOST" }, neverStarted);
     }
     if (report.state !== HandState.READY && report.state !== HandState.PARKED) return;
     const parked = report.state === HandState.PARKED;

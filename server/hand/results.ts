@@ -1,6 +1,6 @@
 /** Results of executions as they are stored, and as the log tells them (pure). */
 import { create, fromJsonString, type MessageInitShape, toJsonString } from "@bufbuild/protobuf";
-import type { Part } from "../../kit/errors.ts";
+import { type FailureOrigin, PARTS } from "../../kit/errors.ts";
 import {
   ExecutionOutcome,
   type ExecutionResult,
@@ -20,10 +20,8 @@ const OUTCOME_NAMES: Readonly<Record<ExecutionOutcome, string>> = {
 };
 
 /** A failure that is not the tool's own; `text` is for the model. */
-export interface CallFailure {
+export interface CallFailure extends FailureOrigin {
   readonly outcome: ExecutionOutcome;
-  readonly part: Part;
-  readonly reason: string;
   readonly text: string;
 }
 
@@ -115,9 +113,7 @@ export function resultEvent(
     hand: call.slot,
     ...(call.handId === undefined ? {} : { hand_id: call.handId }),
     ...(result.exit === undefined ? {} : { exit: exitOf(result.exit) }),
-    ...(result.failure === undefined
-      ? {}
-      : { failure: { part: result.failure.part, reason: result.failure.reason } }),
+    ...(result.isError ? { failure: failureOf(result) } : {}),
     ...(result.artefacts.length === 0
       ? {}
       : {
@@ -130,6 +126,22 @@ export function resultEvent(
   };
   const head = `{"tool_use_id":${JSON.stringify(call.executionId)},"content":${result.content || "[]"},`;
   return { type: RESULT_EVENT, payload: head + JSON.stringify(facts).slice(1) };
+}
+
+/** An agent says where a call failed when it was not the tool; what it says nothing of, its outcome tells. */
+const OUTCOME_FAILURES: Readonly<Record<ExecutionOutcome, FailureOrigin>> = {
+  [ExecutionOutcome.UNSPECIFIED]: { part: "hand_agent", reason: "OUTCOME_UNKNOWN" },
+  [ExecutionOutcome.COMPLETED]: { part: "sandbox", reason: "TOOL_FAILED" },
+  [ExecutionOutcome.TIMED_OUT]: { part: "sandbox", reason: "TIMED_OUT" },
+  [ExecutionOutcome.CANCELLED]: { part: "server", reason: "CANCELLED" },
+  [ExecutionOutcome.NOT_STARTED]: { part: "hand_agent", reason: "NOT_STARTED" },
+  [ExecutionOutcome.UNKNOWN]: { part: "hand_agent", reason: "OUTCOME_UNKNOWN" },
+};
+
+function failureOf({ failure, outcome }: ExecutionResult): FailureOrigin {
+  const { part, reason } = OUTCOME_FAILURES[outcome];
+  const named = PARTS.find((known) => known === failure?.part);
+  return { part: named ?? part, reason: failure?.reason || reason };
 }
 
 function exitOf(exit: { code: number; signal: string }): Record<string, unknown> {

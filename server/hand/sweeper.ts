@@ -199,9 +199,15 @@ export class Sweeper implements Service {
   private async endOne({ hand, why }: StaleHand): Promise<void> {
     switch (why) {
       case "agent_revoked":
-        return this.parts.endings.lose(hand, "its hand agent was revoked");
+        return this.parts.endings.lose(hand, "its hand agent was revoked", {
+          part: "hand_agent",
+          reason: "HAND_AGENT_REVOKED",
+        });
       case "agent_gone":
-        return this.parts.endings.lose(hand, "its hand agent has been out of reach for too long");
+        return this.parts.endings.lose(hand, "its hand agent has been out of reach for too long", {
+          part: "tunnel",
+          reason: "HAND_AGENT_OFFLINE",
+        });
       case "session_ended":
         await this.parts.endings.release(hand, "its session ended", undefined);
         return;

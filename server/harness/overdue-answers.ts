@@ -3,7 +3,7 @@
  * The server gives it, because nobody holds a session that waits.
  */
 import { create } from "@bufbuild/protobuf";
-import { isTendonError, messageOf } from "../../kit/errors.ts";
+import { type FailureOrigin, isTendonError, messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import { type EventInput, EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type { SessionLog } from "../ports/session-log.ts";
@@ -64,7 +64,8 @@ function answer(call: WaitingCall, timeoutMs: number, verdict: "allow" | "deny")
   const why = `Nobody answered within ${timeoutMs / 1000} s.`;
   if (call.type === "agent.custom_tool_use") {
     const content = [{ type: "text", text: why }];
-    const payload = { custom_tool_use_id: call.eventId, content, is_error: true, timed_out: true };
+    const failure: FailureOrigin = { part: "client", reason: "NOT_ANSWERED" };
+    const payload = { custom_tool_use_id: call.eventId, content, is_error: true, failure, timed_out: true };
     return event("user.custom_tool_result", payload);
   }
   const deny = verdict === "deny" ? { deny_message: why } : {};

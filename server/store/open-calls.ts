@@ -1,4 +1,5 @@
 /** Tool calls that have no result yet, and the results that end them when nothing else will (pure). X3. */
+import type { FailureOrigin } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { NewEvent } from "./events.ts";
 
@@ -17,14 +18,16 @@ const RESULTS: Readonly<Record<string, { type: string; field: string }>> = {
 
 export const CALL_TYPES: readonly string[] = Object.keys(RESULTS);
 
-/** An error result for an open call. */
-export function endedCall(call: OpenCall, text: string): NewEvent {
+/** An error result for an open call, which ends because somebody wanted that: `reason` is for programs, `text` for the model. */
+export function endedCall(call: OpenCall, text: string, reason: string): NewEvent {
+  const failure: FailureOrigin = { part: "client", reason };
   const result = RESULTS[call.type];
   if (result === undefined) throw new Error(`"${call.type}" is no tool call`);
   const payload = JSON.stringify({
     [result.field]: call.eventId,
     content: [{ type: "text", text }],
     is_error: true,
+    failure,
   });
   return { id: newId("event"), type: result.type, threadId: call.threadId, payload, internal: undefined };
 }

@@ -1,5 +1,5 @@
 import type { ChainOrigin } from "../../../kit/chain/event-hash.ts";
-import { notFound, TendonError } from "../../../kit/errors.ts";
+import { type FailureOrigin, notFound, TendonError } from "../../../kit/errors.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { NewEvent } from "../events.ts";
 import type { ForkRequest, ImportedSession, LogCopyStore } from "../log-copies.ts";
@@ -143,7 +143,12 @@ async function finishFork(
   const payload = JSON.stringify({ origin_session_id: originSessionId, position });
   const events = [
     ownEvent("session.forked", payload),
-    ...endings(standing, "forked before it ended", "it belongs to the session that this one was forked from"),
+    ...endings(
+      standing,
+      "SESSION_FORKED",
+      "forked before it ended",
+      "it belongs to the session that this one was forked from",
+    ),
   ];
   const appended = await appendWithin(transaction, { sessionId, events, authority: "server" });
   const hasWork = standing.hasWork || standing.openCalls.length > 0;
@@ -214,17 +219,28 @@ async function finishImport(transaction: Transaction, session: ImportedSession):
 
 async function appendEndings(transaction: Transaction, sessionId: string) {
   const standing = await standingOf(transaction, sessionId);
-  const events = endings(standing, "imported before it ended", "it did not come with the imported log");
+  const events = endings(
+    standing,
+    "SESSION_IMPORTED",
+    "imported before it ended",
+    "it did not come with the imported log",
+  );
   if (events.length === 0) return undefined;
   return appendWithin(transaction, { sessionId, events, authority: "server" });
 }
 
 /** X3, H2: what was open or alive where the log comes from is not here. */
-function endings({ openCalls, liveHands }: LogStanding, callText: string, handText: string): NewEvent[] {
+function endings(
+  { openCalls, liveHands }: LogStanding,
+  reason: "SESSION_FORKED" | "SESSION_IMPORTED",
+  callText: string,
+  handText: string,
+): NewEvent[] {
+  const failure: FailureOrigin = { part: "client", reason };
   return [
-    ...openCalls.map((call) => endedCall(call, callText)),
+    ...openCalls.map((call) => endedCall(call, callText, reason)),
     ...liveHands.map(({ handId, slot }) =>
-      ownEvent("hand.lost", JSON.stringify({ hand_id: handId, slot, detail: handText })),
+      ownEvent("hand.lost", JSON.stringify({ hand_id: handId, slot, detail: handText, failure })),
     ),
   ];
 }

@@ -290,7 +290,7 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
   }
   const calls = await openCalls(transaction, sessionId);
   const appended = await appendAsServer(transaction, sessionId, [
-    ...calls.map((call) => endedCall(call, openCallText)),
+    ...calls.map((call) => endedCall(call, openCallText, "SESSION_ARCHIVED")),
     ownEvent("session.status_terminated", "{}"),
   ]);
   await transaction.query("update sessions set archived_at = clock_timestamp() where session_id = $1", [
