@@ -3,12 +3,15 @@ import { create } from "@bufbuild/protobuf";
 import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { objectText } from "./event-payload.ts";
 import { listCostOf } from "./list-price.ts";
-import type {
-  ModelFailure,
-  ModelUsage,
-  ProposedCall,
-  ProposedEvent,
-  ProposedResponse,
+import {
+  type ContextChange,
+  type ModelFailure,
+  type ModelUsage,
+  NO_USAGE,
+  type ProposedCall,
+  type ProposedEvent,
+  type ProposedResponse,
+  type ResponseStop,
 } from "./loops/loop.ts";
 import type { RetryVerdict } from "./retry-policy.ts";
 import type { SessionState } from "./session-state.ts";
@@ -70,25 +73,56 @@ export function responseEvents(
 }
 
 function spanEnd(
-  { stop, usage }: ProposedResponse,
+  { stop, usage, keep }: ProposedResponse,
   spanId: string,
   calls: number,
   model: string,
   newId: NewId,
 ): EventInput {
-  const cost = listCostOf(model, usage);
   const payload = {
     model_request_start_id: spanId,
     is_error: false,
     model,
-    model_usage: wireUsage(usage),
-    // A later table of prices changes nothing of what was said before.
-    list_cost: cost === undefined ? null : { nano_usd: cost.nanoUsd, prices_of: cost.pricesOf },
+    ...usageFields(model, usage),
     stop_reason: stop.reason,
   };
   const refusal =
     stop.kind === "refusal" ? { refusal: stop.refusal ?? { category: null, explanation: null } } : {};
-  return brainEvent(newId(), "span.model_request_end", payload, { v: 1, stop: stop.kind, calls, ...refusal });
+  const kept = keep === undefined ? {} : { kept: keep };
+  const internal = { v: 1, stop: stop.kind, calls, ...refusal, ...kept };
+  return brainEvent(newId(), "span.model_request_end", payload, internal);
+}
+
+/** What a loop decided about its context; with a request that was made for it, whose span it ends, as one batch. */
+export function contextEvents(
+  { kind, payload, internal }: ContextChange,
+  request: { readonly usage: ModelUsage; readonly stop: ResponseStop } | undefined,
+  spanId: string,
+  model: string,
+  newId: NewId,
+): EventInput[] {
+  const events = [brainEvent(newId(), "brain.context_changed", { change: kind, ...payload }, internal)];
+  if (kind === "compacted") events.push(brainEvent(newId(), "agent.thread_context_compacted", {}));
+  if (request === undefined) return events;
+  const { usage, stop } = request;
+  const end = {
+    model_request_start_id: spanId,
+    is_error: false,
+    model,
+    ...usageFields(model, usage),
+    stop_reason: stop.reason,
+    purpose: "context",
+  };
+  return [...events, brainEvent(newId(), "span.model_request_end", end, { v: 1, stop: "context", calls: 0 })];
+}
+
+/** A later table of prices changes nothing of what was said before. */
+function usageFields(model: string, usage: ModelUsage) {
+  const cost = listCostOf(model, usage);
+  return {
+    model_usage: wireUsage(usage),
+    list_cost: cost === undefined ? null : { nano_usd: cost.nanoUsd, prices_of: cost.pricesOf },
+  };
 }
 
 /** A refused answer is shown, but no later request holds it: a model that sees its refusal refuses again. */
@@ -113,7 +147,9 @@ function callEvent(call: ProposedCall, tool: CatalogueTool | undefined, isRefuse
     const payload = `{"name":${JSON.stringify(tool.name)},"input":${input}${terms}}`;
     return rawEvent(call.eventId, "agent.custom_tool_use", payload, internal);
   }
-  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},"hand":${JSON.stringify(tool?.slot ?? "")}`;
+  // Who runs it is said in the log, so that nobody takes it for a hand's.
+  const where = tool?.kind === "brain" ? `"runs_in":"brain"` : `"hand":${JSON.stringify(tool?.slot ?? "")}`;
+  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},${where}`;
   const isAllowed = tool?.policy === "always_allow";
   const verdict = isRefused
     ? `"evaluated_permission":"deny"`
@@ -136,7 +172,16 @@ function internalText(blocks: readonly string[]): string {
 }
 
 export function errorResult(id: string, callId: string, text: string): EventInput {
-  const payload = { tool_use_id: callId, content: [{ type: "text", text }], is_error: true };
+  return toolResult(id, callId, { content: [{ type: "text", text }], isError: true });
+}
+
+/** The result of a call that no hand ran. */
+export function toolResult(
+  id: string,
+  callId: string,
+  { content, isError }: { readonly content: readonly object[]; readonly isError: boolean },
+): EventInput {
+  const payload = { tool_use_id: callId, content, is_error: isError };
   return brainEvent(id, "agent.tool_result", payload);
 }
 
@@ -144,21 +189,20 @@ export function errorResult(id: string, callId: string, text: string): EventInpu
 export function deadSpanEnd(
   id: string,
   spanId: string,
-  failure?: { readonly type: string; readonly elapsedMs: number; readonly waitMs: number },
+  failure?: Pick<ModelFailure, "type" | "note" | "used"> & {
+    readonly elapsedMs: number;
+    readonly waitMs: number;
+  },
 ): EventInput {
-  const payload = {
-    model_request_start_id: spanId,
-    is_error: true,
-    model_usage: wireUsage({
-      inputTokens: 0,
-      outputTokens: 0,
-      cacheReadInputTokens: 0,
-      cacheCreationInputTokens: 0,
-    }),
-  };
+  const used = failure?.used;
+  const usage = used === undefined ? { model_usage: wireUsage(NO_USAGE) } : usageFields(used.model, used.usage);
+  const payload = { model_request_start_id: spanId, is_error: true, ...usage };
   if (failure === undefined) return brainEvent(id, "span.model_request_end", payload);
-  const { type, elapsedMs, waitMs } = failure;
-  const internal = { v: 1, failure: { type, elapsed_ms: elapsedMs, wait_ms: waitMs } };
+  const { type, elapsedMs, waitMs, note } = failure;
+  const internal = {
+    v: 1,
+    failure: { type, elapsed_ms: elapsedMs, wait_ms: waitMs, ...(note !== undefined && { note }) },
+  };
   return brainEvent(id, "span.model_request_end", payload, internal);
 }
 
@@ -171,21 +215,30 @@ export function failureEvents(
   newId: NewId,
 ): EventInput[] {
   const waitMs = verdict.kind === "retry" ? verdict.waitMs : 0;
-  const facts = { type: failure.type, elapsedMs: verdict.elapsedMs, waitMs };
+  const { type, note, used } = failure;
+  const facts = { type, note, used, elapsedMs: verdict.elapsedMs, waitMs };
   const end = deadSpanEnd(newId(), spanId, facts);
-  const { type, message } = failure;
+  const error = { type, message: failure.message, ...(failure.origin ?? { part: "model" }) };
   if (verdict.kind === "retry") {
     return [
       end,
-      errorEvent(newId(), { type, message, part: "model" }, "retrying", { retry_in_ms: waitMs }),
+      errorEvent(newId(), error, "retrying", { retry_in_ms: waitMs }),
       brainEvent(newId(), "session.status_rescheduled", {}),
     ];
   }
-  return [end, ...exhaustedEvents({ type, message, part: "model" }, state, newId)];
+  return [end, ...exhaustedEvents(error, state, newId)];
+}
+
+/** `reason`: in capitals, when the part says one. */
+interface SessionFailure {
+  readonly type: string;
+  readonly message: string;
+  readonly part: string;
+  readonly reason?: string;
 }
 
 export function exhaustedEvents(
-  error: { readonly type: string; readonly message: string; readonly part: string },
+  error: SessionFailure,
   state: SessionState,
   newId: NewId,
 ): EventInput[] {
@@ -197,12 +250,13 @@ export function exhaustedEvents(
 
 function errorEvent(
   id: string,
-  { type, message, part }: { readonly type: string; readonly message: string; readonly part: string },
+  { type, message, part, reason }: SessionFailure,
   retry: "retrying" | "exhausted",
   more: object = {},
 ): EventInput {
+  const origin = reason === undefined ? { part } : { part, reason };
   return brainEvent(id, "session.error", {
-    error: { type, message, retry_status: { type: retry }, part, ...more },
+    error: { type, message, retry_status: { type: retry }, ...origin, ...more },
   });
 }
 

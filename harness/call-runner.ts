@@ -1,21 +1,30 @@
 /** Gives calls their results, side by side: runs those that may run, and says why the others do not (X3). */
 import { type Clock, within } from "../kit/clock.ts";
-import type { Client } from "../kit/rpc/client.ts";
-import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
-import { errorResult } from "./brain-events.ts";
+import { failpoint } from "../kit/failpoint.ts";
+import type { Logger } from "../kit/log.ts";
+import type { Agent } from "../proto/gen/tendon/v1/agent_pb.js";
+import type { EventInput } from "../proto/gen/tendon/v1/event_pb.js";
+import { errorResult, toolResult } from "./brain-events.ts";
+import { BrainCalls } from "./brain-tools/brain-calls.ts";
+import type { BrainTool } from "./brain-tools/brain-tool.ts";
 import { HandCaller } from "./hand-caller.ts";
 import type { Lease } from "./lease.ts";
 import type { LogWriter } from "./log-writer.ts";
 import { isRunnable } from "./next-step.ts";
+import type { ServerClients } from "./server-clients.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
 
 export interface CallRunnerOptions {
-  readonly hands: Client<typeof HandService>;
+  readonly server: ServerClients;
+  readonly agent: Agent;
+  /** Those that the harness runs itself. */
+  readonly brainTools: ReadonlyMap<string, BrainTool>;
   readonly lease: Lease;
   readonly view: SessionView;
   readonly writer: LogWriter;
   readonly clock: Clock;
+  readonly log: Logger;
 }
 
 /** A cancelled call's processes are killed within 3 s; after this its result is written here. */
@@ -24,10 +33,14 @@ const CANCELLED_RESULT_WAIT_MS = 5_000;
 export class CallRunner {
   private readonly options: CallRunnerOptions;
   private readonly hands: HandCaller;
+  private readonly brain: BrainCalls;
 
   constructor(options: CallRunnerOptions) {
     this.options = options;
-    this.hands = new HandCaller(options);
+    const { server, agent, brainTools: tools, lease, view, clock, log } = options;
+    const { sessionId } = lease;
+    this.hands = new HandCaller({ hands: server.hands, lease, view, clock });
+    this.brain = new BrainCalls({ tools, sessionId, agent, view, server, lease, clock, log });
   }
 
   /** Resolves when no call is left that can get its result without a client; also takes up calls that become so meanwhile. */
@@ -78,16 +91,29 @@ export class CallRunner {
   private async settle(call: OpenCall, signal: AbortSignal): Promise<void> {
     const refusal = refusalOf(call);
     if (refusal !== undefined) return this.refuse(call, refusal);
+    if (call.kind === "brain") return this.runHere(call, signal);
     const outcome = await this.hands.run(call, signal);
     if (outcome.kind === "failed") await this.refuse(call, outcome.text);
   }
 
-  private async refuse(call: OpenCall, text: string): Promise<void> {
+  private async runHere(call: OpenCall, signal: AbortSignal): Promise<void> {
+    failpoint("harness.before_brain_call");
+    const result = await this.brain.run(call, signal);
+    failpoint("harness.brain_call_done");
+    // An interrupt has said by now what became of it.
+    signal.throwIfAborted();
+    await this.answer(call, (id) => toolResult(id, call.eventId, result));
+  }
+
+  private refuse(call: OpenCall, text: string): Promise<void> {
+    return this.answer(call, (id) => errorResult(id, call.eventId, text));
+  }
+
+  /** One result for each call (X3): nothing when somebody else gave it. */
+  private async answer(call: OpenCall, resultOf: (id: string) => EventInput): Promise<void> {
     const { writer, view } = this.options;
     const stillOpen = () => view.state.openCalls.has(call.eventId);
-    await writer.appendAnswers(() =>
-      stillOpen() ? [errorResult(writer.newEventId(), call.eventId, text)] : [],
-    );
+    await writer.appendAnswers(() => (stillOpen() ? [resultOf(writer.newEventId())] : []));
   }
 }
 

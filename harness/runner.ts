@@ -26,6 +26,7 @@ import {
   requestEvents,
   responseEvents,
 } from "./brain-events.ts";
+import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import { CallRunner } from "./call-runner.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
@@ -96,11 +97,14 @@ export class Runner {
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
     this.callRunner = new CallRunner({
-      hands: server.hands,
+      server,
+      agent: assignment.session!.agent!,
+      brainTools: BRAIN_TOOLS,
       lease,
       view: this.view,
       writer: this.writer,
       clock,
+      log: options.log,
     });
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
   }
@@ -221,6 +225,7 @@ export class Runner {
       clock,
       log,
       maxSilenceMs,
+      held: lease.signal,
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
     };

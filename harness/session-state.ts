@@ -21,7 +21,8 @@ import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
 /** A tool use that has no result yet. */
 export interface OpenCall {
   readonly eventId: string;
-  readonly kind: "hand" | "custom" | "other";
+  /** `brain`: the harness runs it itself. */
+  readonly kind: "hand" | "brain" | "custom" | "other";
   readonly slot: string;
   readonly name: string;
   /** JSON text of one object, as it stands in the event. */
@@ -77,6 +78,8 @@ export interface SessionState {
   rounds: number;
   /** Answers in a row that were cut off inside a call. */
   cutOffs: number;
+  /** Summaries of the context in a row, without an answer between them. */
+  compactions: number;
   trouble: Trouble;
   usage: ModelUsage;
   modelRequests: number;
@@ -103,6 +106,7 @@ export function newSessionState(): SessionState {
     refusal: undefined,
     rounds: 0,
     cutOffs: 0,
+    compactions: 0,
     trouble: NO_TROUBLE,
     usage: NO_USAGE,
     modelRequests: 0,
@@ -145,6 +149,9 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "agent.tool_result": answer,
   "agent.mcp_tool_result": answer,
   "brain.inputs_consumed": consume,
+  "brain.context_changed": (state, event) => {
+    if (payloadOf(event).change === "compacted") state.compactions += 1;
+  },
   "span.model_request_start": (state, event) => {
     state.openSpanId = event.id;
     state.modelRequests += 1;
@@ -190,7 +197,7 @@ function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
   const { name, hand, input, evaluated_permission: permission } = payload;
   return {
     eventId: event.id,
-    kind,
+    kind: kind === "hand" && payload.runs_in === "brain" ? "brain" : kind,
     slot: stringOf(hand),
     name: stringOf(name),
     input: writtenInput(event) ?? JSON.stringify(isObject(input) ? input : {}),
@@ -219,6 +226,7 @@ function consume(state: SessionState, event: Event): void {
   state.turn = turn;
   state.rounds = 0;
   state.cutOffs = 0;
+  state.compactions = 0;
   state.refusal = undefined;
   state.trouble = NO_TROUBLE;
 }
@@ -244,6 +252,9 @@ function endSpan(state: SessionState, event: Event): void {
   const stop = stringOf(internal.stop);
   const calls = countOf(internal.calls);
   state.trouble = NO_TROUBLE;
+  // What was asked for besides the talk changes nothing of whose turn it is.
+  if (stop === "context") return;
+  state.compactions = 0;
   state.owed = calls > 0 || stop === "paused";
   if (state.owed) state.rounds += 1;
   state.cutOffs = stop === "cut_in_call" ? state.cutOffs + 1 : 0;

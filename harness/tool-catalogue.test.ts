@@ -66,6 +66,20 @@ describe("the tool catalogue", () => {
     ]);
   });
 
+  it("offers the brain's own tools that the agent names, in its order, with their policies", () => {
+    const own = (value: object) => ({ kind: { case: "brainToolset", value } });
+    const spec = specOf(own({ names: ["hand_list", "of_another_build"] }), toolset({}));
+    const catalogue = toolCatalogue(spec, [slot("", "bash")]);
+    expect(names(catalogue)).toEqual(["hand_list", "bash"]);
+    expect(catalogue.find("hand_list")).toMatchObject({ kind: "brain", slot: "", policy: "always_allow" });
+    const asks = { defaultPolicy: { permission: Permission.ALWAYS_ASK } };
+    expect(toolCatalogue(specOf(own({ names: ["hand_list"], ...asks })), []).offered[0]?.policy).toBe(
+      "always_ask",
+    );
+    const off = own({ names: ["hand_list"], tools: { hand_list: { disabled: true } } });
+    expect(names(toolCatalogue(specOf(off), []))).toEqual([]);
+  });
+
   it("keeps names unique and short enough, the same way each time", () => {
     const long = "t".repeat(128);
     const spec = specOf(toolset({ slot: "s" }), toolset({}), custom("bash"));

@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { type AgentSpec, Permission, type ToolPolicy, Verdict } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 
 const MAX_NAME_CHARS = 128;
 const DIGEST_CHARS = 8;
@@ -10,10 +11,10 @@ const DIGEST_CHARS = 8;
 export interface CatalogueTool {
   /** The name that the model sees; unique. */
   readonly modelName: string;
-  readonly kind: "hand" | "custom";
+  readonly kind: "hand" | "custom" | "brain";
   /** The tool's own name. */
   readonly name: string;
-  /** Slot of its hand; empty for the default one and for custom tools. */
+  /** Slot of its hand; empty for the default one and for tools that no hand runs. */
   readonly slot: string;
   readonly description: string;
   /** JSON text of one object. */
@@ -56,15 +57,32 @@ function* offeredTools(
     } else if (kind.case === "handToolset") {
       const { slot, defaultPolicy, tools: exceptions } = kind.value;
       for (const { name, description, inputSchema } of slots.find((s) => s.slot === slot)?.tools ?? []) {
-        const policy = exceptions[name] ?? defaultPolicy;
-        if (policy?.disabled) continue;
-        const permission = policyName(policy, defaultPolicy);
-        const terms = policy?.answerTimeoutMs ? policy : defaultPolicy;
-        const answerTerms = termsOf(terms?.answerTimeoutMs, terms?.timeoutVerdict);
-        yield { kind: "hand", name, slot, description, inputSchema, policy: permission, answerTerms };
+        const may = permissionOf(exceptions[name], defaultPolicy);
+        if (may !== undefined) yield { kind: "hand", name, slot, description, inputSchema, ...may };
+      }
+    } else if (kind.case === "brainToolset") {
+      const { names, defaultPolicy, tools: exceptions } = kind.value;
+      for (const tool of names.flatMap((name) => BRAIN_TOOLS.get(name) ?? [])) {
+        const { name, description, inputSchema } = tool;
+        const may = permissionOf(exceptions[name], defaultPolicy);
+        if (may !== undefined) yield { kind: "brain", name, slot: "", description, inputSchema, ...may };
       }
     }
   }
+}
+
+/** What a toolset says of one of its tools; undefined when it is disabled. */
+function permissionOf(
+  own: ToolPolicy | undefined,
+  fallback: ToolPolicy | undefined,
+): Pick<CatalogueTool, "policy" | "answerTerms"> | undefined {
+  const policy = own ?? fallback;
+  if (policy?.disabled) return undefined;
+  const terms = policy?.answerTimeoutMs ? policy : fallback;
+  return {
+    policy: policyName(policy, fallback),
+    answerTerms: termsOf(terms?.answerTimeoutMs, terms?.timeoutVerdict),
+  };
 }
 
 function termsOf(timeoutMs: bigint | undefined, verdict: Verdict | undefined): AnswerTerms | undefined {

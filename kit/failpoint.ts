@@ -23,6 +23,10 @@ export const FAILPOINTS = [
   "harness.output",
   /** The result has come; the brain has not gone on. */
   "harness.result_received",
+  /** A call that the brain runs itself is in the log and about to be run. */
+  "harness.before_brain_call",
+  /** It has run; its result is not in the log. */
+  "harness.brain_call_done",
   /** Some events of a brain are about to be sent to the log. */
   "harness.before_append",
   /** They are in the log, and the brain has not seen it. */

@@ -8,12 +8,14 @@ import {
   AgentSpecSchema,
   type Model,
   ModelSchema,
+  type Tool,
+  ToolSchema,
 } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { ListAgentsResponseSchema } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import { readJsonFile, readText } from "../read-file.ts";
 import { formatFields, formatTable } from "../table.ts";
-import { pairsText, parseCount, parsePair, timeText } from "../words.ts";
+import { pairsText, parseCount, parsePair, parseRepeated, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 interface SpecOptions {
@@ -24,6 +26,7 @@ interface SpecOptions {
   system?: string;
   systemFile?: string;
   tools?: boolean;
+  brainTool?: string[];
   loop?: string;
   metadata?: Record<string, string>;
 }
@@ -109,6 +112,11 @@ function addSpecOptions(command: Command): Command {
     .option("--system <text>", "system prompt")
     .option("--system-file <file>", "system prompt from a file")
     .option("--no-tools", "no tools at all")
+    .option(
+      "--brain-tool <name>",
+      "tool that the brain runs itself, such as hand_list; may be given several times",
+      parseRepeated,
+    )
     .option("--loop <name>", "loop that runs it")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--spec <file>", "everything as the JSON form of AgentSpec; other options win over it");
@@ -130,10 +138,21 @@ function changedSpec(base: AgentSpec, options: SpecOptions): AgentSpec {
   if (options.system !== undefined) spec.system = options.system;
   if (options.systemFile !== undefined) spec.system = readText(options.systemFile);
   if (options.tools === false) spec.tools = [];
+  if (options.brainTool !== undefined) spec.tools = withBrainTools(spec.tools, options.brainTool);
   if (options.loop !== undefined) spec.loop = options.loop;
   if (options.metadata !== undefined) spec.metadata = { ...spec.metadata, ...options.metadata };
   if (options.model !== undefined) spec.model = withId(spec.model, options.model);
   return spec;
+}
+
+/** Those that an entry offers already keep what it says of them. */
+function withBrainTools(tools: readonly Tool[], names: readonly string[]): Tool[] {
+  const offered = new Set(
+    tools.flatMap(({ kind }) => (kind.case === "brainToolset" ? kind.value.names : [])),
+  );
+  const more = [...new Set(names)].filter((name) => !offered.has(name));
+  if (more.length === 0) return [...tools];
+  return [...tools, create(ToolSchema, { kind: { case: "brainToolset", value: { names: more } } })];
 }
 
 function withId(model: Model | undefined, id: string): Model {
@@ -174,6 +193,7 @@ function toolsText(spec: AgentSpec | undefined): string {
   const words = (spec?.tools ?? []).map(({ kind }) => {
     if (kind.case === "custom") return kind.value.name;
     if (kind.case === "mcpToolset") return `MCP server ${kind.value.serverName}`;
+    if (kind.case === "brainToolset") return kind.value.names.join(", ");
     return kind.value?.slot ? `hand ${kind.value.slot}` : "hand";
   });
   return words.length === 0 ? "none" : words.join(", ");

@@ -11,6 +11,9 @@ const custom = (name: string, inputSchema = '{"type":"object"}'): Tools[number] 
 });
 const hands = (slot = ""): Tools[number] => ({ kind: { case: "handToolset", value: { slot } } });
 const mcp = (serverName: string): Tools[number] => ({ kind: { case: "mcpToolset", value: { serverName } } });
+const brain = (names: string[], tools = {}): Tools[number] => ({
+  kind: { case: "brainToolset", value: { names, tools } },
+});
 const server = (name: string, url = "https://mcp.example.com") => ({ name, url });
 
 /** The field that is wrong, or undefined when none is. */
@@ -36,6 +39,21 @@ test("custom tools have names of their own", () => {
   expect(wrongField({ tools: [custom("mcp__linear__x")] })).toBe("spec.tools[0].custom.name");
   expect(wrongField({ tools: [hands("db"), custom("db__bash")] })).toBe("spec.tools[1].custom.name");
   expect(wrongField({ tools: [custom("db__bash")] })).toBeUndefined();
+});
+
+test("tools of the brain are known, offered once and of no other kind, and policies are for those", () => {
+  expect(wrongField({ tools: [hands(), brain(["hand_list"], { hand_list: {} })] })).toBeUndefined();
+  expect(wrongField({ tools: [brain(["no_such_tool"])] })).toBe("spec.tools[0].brain_toolset.names[0]");
+  expect(wrongField({ tools: [brain(["hand_list"]), brain(["hand_list"])] })).toBe(
+    "spec.tools[1].brain_toolset.names[0]",
+  );
+  expect(wrongField({ tools: [brain(["hand_list"], { bash: {} })] })).toBe(
+    `spec.tools[0].brain_toolset.tools["bash"]`,
+  );
+  expect(wrongField({ tools: [brain(["hand_list"]), custom("hand_list")] })).toBe(
+    "spec.tools[1].custom.name",
+  );
+  expect(wrongField({ tools: [custom("hand_list")] })).toBeUndefined();
 });
 
 test("an input schema is the JSON text of an object of type object", () => {

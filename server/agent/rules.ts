@@ -2,6 +2,7 @@
 import { invalidField } from "../../kit/errors.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { BRAIN_TOOL_NAMES } from "./brain-tool-names.ts";
 
 /** Names of the tools that hands bring, and of the one that reaches hands which came later. */
 const HAND_TOOL_NAMES = new Set(["bash", "read", "write", "edit", "glob", "grep", "hand_execute"]);
@@ -14,6 +15,7 @@ export function checkAgentSpec(spec: AgentSpec): void {
   if (spec.loopSettings !== "") parseObject("spec.loop_settings", spec.loopSettings);
   checkMcpServers(spec.mcpServers);
   checkToolsets(spec.tools);
+  checkBrainTools(spec.tools);
   checkCustomTools(spec.tools);
   checkReferences(spec.tools, spec.mcpServers);
 }
@@ -53,7 +55,29 @@ function checkToolsets(tools: readonly Tool[]): void {
   }
 }
 
+/** Each is known and offered once; policies are for what is offered. */
+function checkBrainTools(tools: readonly Tool[]): void {
+  const offered = new Set<string>();
+  for (const [index, { kind }] of tools.entries()) {
+    if (kind.case !== "brainToolset") continue;
+    const path = `spec.tools[${index}].brain_toolset`;
+    const { names, tools: exceptions } = kind.value;
+    for (const [at, name] of names.entries()) {
+      if (!BRAIN_TOOL_NAMES.has(name)) {
+        const known = [...BRAIN_TOOL_NAMES].join(", ");
+        throw invalidField(`${path}.names[${at}]`, `no brain has a tool "${name}"; there are: ${known}`);
+      }
+      if (offered.has(name)) throw invalidField(`${path}.names[${at}]`, `"${name}" is offered already`);
+      offered.add(name);
+    }
+    const stray = Object.keys(exceptions).find((name) => !names.includes(name));
+    if (stray !== undefined) throw invalidField(`${path}.tools["${stray}"]`, "is none of the entry's names");
+  }
+}
+
 function checkCustomTools(tools: readonly Tool[]): void {
+  const brainNames = tools.flatMap(({ kind }) => (kind.case === "brainToolset" ? kind.value.names : []));
+  const reserved = new Set([...HAND_TOOL_NAMES, ...brainNames]);
   const prefixes = tools.flatMap(({ kind }) =>
     kind.case === "handToolset" && kind.value.slot !== "" ? [`${kind.value.slot}__`] : [],
   );
@@ -61,7 +85,7 @@ function checkCustomTools(tools: readonly Tool[]): void {
   for (const [index, { kind }] of tools.entries()) {
     if (kind.case !== "custom") continue;
     const path = `spec.tools[${index}].custom`;
-    checkCustomName(`${path}.name`, kind.value, names, ["mcp__", ...prefixes]);
+    checkCustomName(`${path}.name`, kind.value, { taken: names, reserved }, ["mcp__", ...prefixes]);
     names.add(kind.value.name);
     const schema = parseObject(`${path}.input_schema`, kind.value.inputSchema);
     if (schema.type !== "object") throw invalidField(`${path}.input_schema`, `its "type" must be "object"`);
@@ -71,10 +95,11 @@ function checkCustomTools(tools: readonly Tool[]): void {
 function checkCustomName(
   path: string,
   { name }: CustomTool,
-  taken: ReadonlySet<string>,
+  { taken, reserved }: { readonly taken: ReadonlySet<string>; readonly reserved: ReadonlySet<string> },
   prefixes: readonly string[],
 ): void {
   if (HAND_TOOL_NAMES.has(name)) throw invalidField(path, `"${name}" is the name of a hand's tool`);
+  if (reserved.has(name)) throw invalidField(path, `"${name}" is the name of a tool of the agent's brain`);
   const prefix = prefixes.find((reserved) => name.startsWith(reserved));
   if (prefix !== undefined) throw invalidField(path, `must not begin with "${prefix}"`);
   if (taken.has(name)) throw invalidField(path, `another custom tool is called "${name}"`);

@@ -8,7 +8,7 @@ import type { HandDeps } from "./deps.ts";
 import type { CallOrder } from "./executor.ts";
 import { checkOperator, visibleHand } from "./hand-access.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
-import { callTimeoutMs, checkToolUse, executionKey, parseInput } from "./rules.ts";
+import { callTimeoutMs, checkToolUse, executionKey, parseInput, refuseBrainCall } from "./rules.ts";
 
 export interface Ordered {
   readonly order: CallOrder;
@@ -171,6 +171,7 @@ export class CallOrders {
     if (use === undefined || !maySee(principal, use.workspaceId)) throw notFound("execution", executionId);
     if (use.type !== "agent.tool_use")
       throw invalidField("execution_id", `names an event of type ${use.type}`);
+    refuseBrainCall(use.payload);
     const payload = JSON.parse(use.payload) as { name?: string; input?: unknown; hand?: string };
     const call: CallRecord = {
       executionKey: executionKey(sessionId, executionId),

@@ -137,6 +137,13 @@ describe("calls", () => {
     expect(() => checkToolUse(use, { ...request, input: '{"a":1}' })).toThrow(/another input/);
   });
 
+  test("no hand takes a call that the brain runs itself", () => {
+    const payload = `{"name":"bash","runs_in":"brain","input":{}}`;
+    const use = { type: "agent.tool_use", payload } as ToolUseRecord;
+    const request = { executionId: "sevt_1", name: "bash", slot: "", input: "{}" };
+    expect(() => checkToolUse(use, request)).toThrow(/the brain runs itself/);
+  });
+
   test.each(["", "null", "[]", '"x"', "{", "1"])("the input %j is refused", (input) => {
     expect(() => parseInput(input)).toThrow(/^input: must be JSON text/);
   });

@@ -186,6 +186,7 @@ export function checkToolUse(
   if (use.type !== "agent.tool_use") {
     throw invalidField("execution_id", `event "${request.executionId}" is ${use.type}, not agent.tool_use`);
   }
+  refuseBrainCall(use.payload);
   const payload = JSON.parse(use.payload) as { name?: unknown; input?: unknown; hand?: unknown };
   if (payload.name !== request.name) {
     throw invalidField("name", `event "${request.executionId}" calls "${String(payload.name)}"`);
@@ -199,6 +200,12 @@ export function checkToolUse(
   if (!isDeepStrictEqual(payload.input ?? {}, parseInput(request.input))) {
     throw invalidField("input", `event "${request.executionId}" has another input`);
   }
+}
+
+/** INVALID_FIELD for a call that its brain runs itself: no hand may have it. */
+export function refuseBrainCall(payload: string): void {
+  if ((JSON.parse(payload) as { runs_in?: unknown }).runs_in !== "brain") return;
+  throw invalidField("execution_id", "names a call that the brain runs itself, not a hand");
 }
 
 /** Comparing and writing values again takes stack for each level; no tool's input comes near it. */

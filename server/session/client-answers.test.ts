@@ -53,6 +53,20 @@ describe("a client's word on a call", () => {
     expect(repeatsOf([confirm("allow", {}, "old")], [allowed])).toEqual([undefined]);
   });
 
+  test("is refused as a result of a call that the brain runs itself, and taken as a confirmation of one", () => {
+    const payload = JSON.stringify({
+      name: "hand_list",
+      input: {},
+      runs_in: "brain",
+      evaluated_permission: "ask",
+    });
+    const own = asks({ payload });
+    const result = event("user.tool_result", { tool_use_id: "call", content: [] });
+    expect(() => repeatsOf([result], [own])).toThrow("the brain runs itself");
+    expect(repeatsOf([result], [asks()])).toEqual([undefined]);
+    expect(repeatsOf([confirm("allow")], [own])).toEqual([undefined]);
+  });
+
   test("is refused when another one stands, or when the call is closed", () => {
     const denied = asks({ confirmation: answered(confirm("deny", { deny_message: "no" })) });
     for (const word of [confirm("allow"), confirm("deny"), confirm("deny", { deny_message: "never" })])

@@ -53,6 +53,10 @@ function repeatOfResult(event: NewEvent, call: ClientCall, at: number): CallAnsw
     const why = isCustom ? "is no call of a custom tool" : "is answered with user.custom_tool_result";
     throw invalidField(path, why);
   }
+  if (runsInBrain(call)) {
+    const path = `events[${at}].payload.${ANSWER_FIELDS[event.type]}`;
+    throw invalidField(path, "is a call that the brain runs itself");
+  }
   const { result } = call;
   if (result === undefined || result.eventId === event.id) return undefined;
   // With another content the append says that there is one.
@@ -74,6 +78,11 @@ function repeatOfConfirmation(event: NewEvent, call: ClientCall, at: number): Ca
   if (permission === "allow" || permission === "deny")
     throw invalidField(path, "is a call that waits for no confirmation");
   return undefined;
+}
+
+function runsInBrain({ type, payload }: ClientCall): boolean {
+  if (type !== "agent.tool_use") return false;
+  return (JSON.parse(payload) as Record<string, unknown>).runs_in === "brain";
 }
 
 function saysTheSame(answer: CallAnswer, { type, payload }: NewEvent, fields: readonly string[]): boolean {

@@ -155,6 +155,13 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
    * @generated from field: tendon.v1.OnInterrupt on_interrupt = 11;
    */
   onInterrupt: OnInterrupt;
+
+  /**
+   * Threads that the agent may make. Unset: none.
+   *
+   * @generated from field: tendon.v1.Multiagent multiagent = 12;
+   */
+  multiagent?: Multiagent | undefined;
 };
 
 /**
@@ -162,6 +169,111 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
  * Use `create(AgentSpecSchema)` to create a new message.
  */
 export declare const AgentSpecSchema: GenMessage<AgentSpec>;
+
+/**
+ * Which agents an agent may call, each in a thread of its own. The bounds hold for a whole tree: those of the agent at its
+ * root count.
+ *
+ * @generated from message tendon.v1.Multiagent
+ */
+export declare type Multiagent = Message<"tendon.v1.Multiagent"> & {
+  /**
+   * Agents that may be called, 1 to 20, each once.
+   *
+   * @generated from field: repeated tendon.v1.AgentMember agents = 1;
+   */
+  agents: AgentMember[];
+
+  /**
+   * How deep threads may be nested, 1 to 8; 0 means 1: threads make no threads.
+   *
+   * @generated from field: int32 max_depth = 2;
+   */
+  maxDepth: number;
+
+  /**
+   * Threads of a tree in all, up to 10000; 0 means 1000.
+   *
+   * @generated from field: int32 max_threads = 3;
+   */
+  maxThreads: number;
+
+  /**
+   * Threads of a tree at once, up to 1000; 0 means 25. A thread counts until it is stopped.
+   *
+   * @generated from field: int32 max_live_threads = 4;
+   */
+  maxLiveThreads: number;
+};
+
+/**
+ * Describes the message tendon.v1.Multiagent.
+ * Use `create(MultiagentSchema)` to create a new message.
+ */
+export declare const MultiagentSchema: GenMessage<Multiagent>;
+
+/**
+ * An agent that may be called.
+ *
+ * @generated from message tendon.v1.AgentMember
+ */
+export declare type AgentMember = Message<"tendon.v1.AgentMember"> & {
+  /**
+   * Which.
+   *
+   * @generated from oneof tendon.v1.AgentMember.kind
+   */
+  kind: {
+    /**
+     * Another agent of the workspace.
+     *
+     * @generated from field: tendon.v1.AgentReference agent = 1;
+     */
+    value: AgentReference;
+    case: "agent";
+  } | {
+    /**
+     * The agent itself, in the version that calls. Set to true.
+     *
+     * @generated from field: bool self = 2;
+     */
+    value: boolean;
+    case: "self";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.AgentMember.
+ * Use `create(AgentMemberSchema)` to create a new message.
+ */
+export declare const AgentMemberSchema: GenMessage<AgentMember>;
+
+/**
+ * Names an agent.
+ *
+ * @generated from message tendon.v1.AgentReference
+ */
+export declare type AgentReference = Message<"tendon.v1.AgentReference"> & {
+  /**
+   * Id with the prefix `agent_`.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * Version; 0 means the newest when the thread is made.
+   *
+   * @generated from field: int32 version = 2;
+   */
+  version: number;
+};
+
+/**
+ * Describes the message tendon.v1.AgentReference.
+ * Use `create(AgentReferenceSchema)` to create a new message.
+ */
+export declare const AgentReferenceSchema: GenMessage<AgentReference>;
 
 /**
  * A model and how it is asked.
@@ -239,6 +351,14 @@ export declare type Tool = Message<"tendon.v1.Tool"> & {
      */
     value: McpToolset;
     case: "mcpToolset";
+  } | {
+    /**
+     * Tools that the brain runs itself.
+     *
+     * @generated from field: tendon.v1.BrainToolset brain_toolset = 4;
+     */
+    value: BrainToolset;
+    case: "brainToolset";
   } | { case: undefined; value?: undefined };
 };
 
@@ -315,6 +435,41 @@ export declare type McpToolset = Message<"tendon.v1.McpToolset"> & {
  * Use `create(McpToolsetSchema)` to create a new message.
  */
 export declare const McpToolsetSchema: GenMessage<McpToolset>;
+
+/**
+ * Tools that no hand runs and no client answers, but the harness itself: about the session, its hands, its memory, its
+ * threads.
+ *
+ * @generated from message tendon.v1.BrainToolset
+ */
+export declare type BrainToolset = Message<"tendon.v1.BrainToolset"> & {
+  /**
+   * The tools to offer, 1 to 32, each once in an agent. A name that the server does not know is refused.
+   *
+   * @generated from field: repeated string names = 1;
+   */
+  names: string[];
+
+  /**
+   * Holds for tools that `tools` does not name.
+   *
+   * @generated from field: tendon.v1.ToolPolicy default_policy = 2;
+   */
+  defaultPolicy?: ToolPolicy | undefined;
+
+  /**
+   * Exceptions by tool name, each one of `names`.
+   *
+   * @generated from field: map<string, tendon.v1.ToolPolicy> tools = 3;
+   */
+  tools: { [key: string]: ToolPolicy };
+};
+
+/**
+ * Describes the message tendon.v1.BrainToolset.
+ * Use `create(BrainToolsetSchema)` to create a new message.
+ */
+export declare const BrainToolsetSchema: GenMessage<BrainToolset>;
 
 /**
  * Whether a tool may be used.
