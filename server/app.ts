@@ -119,7 +119,7 @@ interface AreaDeps extends AppDeps {
 /** Ports that point back at a later area are closures over it: called only once everything is built. */
 function createAreas(deps: AreaDeps): Area[] {
   const { config, store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
-  const proxy = createProxyArea({ ...deps, replicas: store.replicas });
+  const proxy = createProxyArea({ ...deps, replicas: store.replicas, peers: () => peer.peers });
   const peer = createPeerArea({
     ...deps,
     replicas: store.replicas,

@@ -84,6 +84,10 @@ export class PeerDirectory implements Peers, Service {
     return this.find(request.replicaId).command(request);
   }
 
+  async askProxy(request: Parameters<Peers["askProxy"]>[0]) {
+    return this.find(request.replicaId).askProxy(request);
+  }
+
   async transfer(request: PeerTransfer) {
     return this.find(request.replicaId).transfer(request);
   }

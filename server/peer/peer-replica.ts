@@ -5,6 +5,7 @@ import { TendonError } from "../../kit/errors.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import type { CommandResult } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
+import type { ProxyAnswer } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { PeerCommand, Peers, PeerTransfer } from "../ports/peers.ts";
 import type { OpenTransfer } from "../ports/transfers.ts";
 import { Announcer } from "./announcer.ts";
@@ -91,6 +92,17 @@ export class PeerReplica {
   /** A replica that does not answer is UNAVAILABLE. */
   transfer(request: PeerTransfer): Promise<OpenTransfer> {
     return openPeerTransfer(this.client(), request, this.options.clock);
+  }
+
+  async askProxy({ ask, timeoutMs, signal }: Parameters<Peers["askProxy"]>[0]): Promise<ProxyAnswer> {
+    const kind =
+      ask.case === "validate"
+        ? { case: ask.case, value: { ...ask.value, askId: "" } }
+        : { case: ask.case, value: { ...ask.value, askId: "" } };
+    const options = { deadlineMs: timeoutMs + WIRE_SPARE_MS, ...(signal && { signal }) };
+    const { answer } = await this.client().forwardProxyAsk({ kind }, options);
+    if (answer === undefined) throw this.silent();
+    return answer;
   }
 
   follow({ executionKey, fromOffset, signal }: Parameters<Peers["follow"]>[0]): ReturnType<Peers["follow"]> {

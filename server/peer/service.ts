@@ -1,5 +1,5 @@
 /** PeerService: what other replicas ask of this one. Nothing is passed on to a third (one hop at most). */
-import { TendonError } from "../../kit/errors.ts";
+import { invalidField, TendonError } from "../../kit/errors.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type {
@@ -8,6 +8,7 @@ import type {
   ForwardExecutionRequest,
   ForwardNoticesRequest,
   ForwardPreviewsRequest,
+  ForwardProxyAskRequest,
   ForwardTransferRequest,
   PeerNotice,
   PeerService,
@@ -20,7 +21,7 @@ import { WIRE_SPARE_MS } from "./peer-replica.ts";
 export interface PeerServiceDeps {
   readonly hands: () => HandsForPeers;
   readonly sessions: () => SessionsForPeers;
-  readonly proxies: () => Pick<ProxyDirectory, "forgetSession">;
+  readonly proxies: () => Pick<ProxyDirectory, "forgetSession" | "askHere">;
   /** A holder on this replica, if there is one, is told that its lease is over. */
   readonly loseLease: (sessionId: string, detail: string) => void;
   readonly interests: Interests;
@@ -65,6 +66,14 @@ export class PeerServiceHandler implements ServiceImplementation<typeof PeerServ
 
   async announceWatched(request: AnnounceWatchedRequest) {
     return { startOver: !this.deps.interests.take(request) };
+  }
+
+  async forwardProxyAsk({ kind }: ForwardProxyAskRequest, context: RpcContext) {
+    if (kind.case === undefined) throw invalidField("kind", "says nothing that this replica knows");
+    const leftMs = (context.deadlineMs ?? DEFAULT_TIMEOUT_MS + WIRE_SPARE_MS) - WIRE_SPARE_MS;
+    const timeoutMs = Math.min(Math.max(1, leftMs), DEFAULT_TIMEOUT_MS);
+    const { signal } = context;
+    return { answer: await this.deps.proxies().askHere(kind, { timeoutMs, signal }) };
   }
 
   async forwardNotices({ notices }: ForwardNoticesRequest) {

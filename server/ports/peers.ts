@@ -14,6 +14,8 @@ import type {
   ForwardTransferResponseSchema,
   PeerNoticeSchema,
 } from "../../proto/gen/tendon/v1/peer_service_pb.js";
+import type { ProxyAnswer } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { AskOptions, ProxyAsk } from "./proxy-directory.ts";
 import type { OpenTransfer } from "./transfers.ts";
 
 export type PeerNoticeKind = NonNullable<MessageInitShape<typeof PeerNoticeSchema>["kind"]>;
@@ -54,6 +56,10 @@ export interface Peers {
    * nothing has begun.
    */
   transfer(request: PeerTransfer): Promise<OpenTransfer>;
+  /** Asks a proxy that is connected to the replica. NOT_CONFIGURED when none is, UNAVAILABLE, DEADLINE_EXCEEDED. */
+  askProxy(
+    request: AskOptions & { readonly replicaId: string; readonly ask: ProxyAsk },
+  ): Promise<ProxyAnswer>;
   /** Output and result of an execution whose agent the replica holds. NO_HAND_AGENT, UNAVAILABLE. */
   follow(request: {
     replicaId: string;
@@ -69,6 +75,7 @@ export const NO_PEERS: Peers = {
   standing: () => "silent",
   command: () => Promise.reject(new Error("there are no peers")),
   transfer: () => Promise.reject(new Error("there are no peers")),
+  askProxy: () => Promise.reject(new Error("there are no peers")),
   follow: () => {
     throw new Error("there are no peers");
   },

@@ -1,7 +1,35 @@
 /** What the other areas may ask of the part that knows proxies. */
+import type {
+  AskReseal,
+  AskValidate,
+  ProxyAnswer,
+  SealingKey,
+} from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+
+type Ask<M> = Omit<M, "$typeName" | "$unknown" | "askId">;
+
+/** What a proxy can be asked; its id is given when it is sent. */
+export type ProxyAsk =
+  | { readonly case: "validate"; readonly value: Ask<AskValidate> }
+  | { readonly case: "reseal"; readonly value: Ask<AskReseal> };
+
+export interface AskOptions {
+  readonly timeoutMs: number;
+  readonly signal?: AbortSignal | undefined;
+}
+
 export interface ProxyDirectory {
   /** Where harnesses reach one of the connected proxies; empty while none is connected. Answered from memory. */
   anyUrl(): string;
   /** A session ended: every proxy closes what is open for it. Lossy; a proxy that misses it lets its own time limits decide. */
   forgetSession(sessionId: string): void;
+  /**
+   * Asks one of the proxies that are connected to this replica, in turns, or to another one. An answer with a reason is an
+   * answer. NOT_CONFIGURED while none is connected, UNAVAILABLE when it goes away meanwhile, DEADLINE_EXCEEDED.
+   */
+  ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
+  /** The same for those of this replica alone; for other replicas. */
+  askHere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
+  /** Public keys that the proxies of this replica want secrets sealed to: one list a proxy, its newest key first. */
+  sealingKeys(): readonly (readonly SealingKey[])[];
 }

@@ -27,6 +27,7 @@ const STOP_REASONS: Readonly<Record<string, StopReason>> = {
   budget_reached: StopReason.BUDGET_REACHED,
   refusal: StopReason.REFUSAL,
   interrupted: StopReason.INTERRUPTED,
+  waiting_for_threads: StopReason.WAITING_FOR_THREADS,
 };
 
 export function toSessionMessage(record: SessionRecord): Session {
@@ -57,6 +58,8 @@ export function toSessionMessage(record: SessionRecord): Session {
     forkedFromSessionId: record.forkedFromSessionId,
     forkedFromPosition: BigInt(record.forkedFromPosition),
     hasWork: record.hasWork,
+    rootSessionId: record.rootSessionId ?? "",
+    parentSessionId: record.parentSessionId ?? "",
     tamperEvident: record.chain !== undefined,
   };
   if (record.budget !== "{}") {

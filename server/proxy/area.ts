@@ -3,6 +3,7 @@ import { bindService } from "../../kit/rpc/service.ts";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { Metrics } from "../ports/metrics.ts";
+import type { Peers } from "../ports/peers.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
@@ -12,6 +13,7 @@ import { type ProxyDeps, ProxyServiceHandler } from "./service.ts";
 export interface ProxyAreaDeps extends Omit<ProxyDeps, "connections"> {
   readonly sessionTokens: SessionTokens;
   readonly replicas: ReplicaStore;
+  readonly peers: () => Pick<Peers, "askProxy">;
   readonly metrics: Metrics;
 }
 

@@ -2,16 +2,29 @@
 
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
+import { type Clock, within } from "../../kit/clock.ts";
 import { TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
 import { Outbox } from "../../kit/outbox.ts";
 import type {
+  ProxyAnswer,
   ProxyHello,
   ProxyServiceConnectResponseSchema,
   ProxyWelcomeSchema,
+  SealingKey,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { AskOptions, ProxyAsk } from "../ports/proxy-directory.ts";
 
 type Outgoing = MessageInitShape<typeof ProxyServiceConnectResponseSchema>;
 export type ProxyWelcomeInit = Exclude<MessageInitShape<typeof ProxyWelcomeSchema>, { $typeName: string }>;
+
+interface Waiting {
+  resolve(answer: ProxyAnswer): void;
+  reject(error: Error): void;
+}
+
+/** Questions that one proxy has not answered yet. */
+const MAX_ASKED = 500;
 
 /** A proxy that is further behind is cut off and starts anew. */
 const MAX_QUEUED = 1_000;
@@ -19,22 +32,28 @@ const MAX_QUEUED = 1_000;
 export class ProxyConnection {
   readonly instanceId: string;
   readonly url: string;
+  readonly sealingKeys: readonly SealingKey[];
   /** The session-token keys that the proxy was told last. */
   sessionTokenKeys = "";
+  /** The installation's own URLs, as it was told them last. */
+  ownUrls = "";
+  private readonly asked = new Map<string, Waiting>();
   readonly outbox = new Outbox<Outgoing>(MAX_QUEUED);
   private lastHeardMs: number;
   private received = 0n;
   private sent = 0n;
 
-  constructor({ instanceId, url }: ProxyHello, nowMs: number) {
+  constructor({ instanceId, url, sealingKeys }: ProxyHello, nowMs: number) {
     this.instanceId = instanceId;
     this.url = url;
+    this.sealingKeys = sealingKeys;
     this.lastHeardMs = nowMs;
   }
 
   /** Comes first, and again whenever the keys have changed. */
-  welcome(welcome: ProxyWelcomeInit & { sessionTokenKeys: string }): void {
+  welcome(welcome: ProxyWelcomeInit & { sessionTokenKeys: string; ownUrls: string[] }): void {
     this.sessionTokenKeys = welcome.sessionTokenKeys;
+    this.ownUrls = welcome.ownUrls.join(" ");
     this.outbox.push({ kind: { case: "welcome", value: welcome } });
   }
 
@@ -58,6 +77,45 @@ export class ProxyConnection {
     this.outbox.push({ kind: { case: "forgetSession", value: { sessionId } } });
   }
 
+  /** Resolves with what the proxy says, also when that is a refusal. */
+  async ask(
+    { case: kind, value }: ProxyAsk,
+    clock: Clock,
+    { timeoutMs, signal }: AskOptions,
+  ): Promise<ProxyAnswer> {
+    if (this.asked.size >= MAX_ASKED) throw new TendonError("LIMIT_EXCEEDED", "the proxy has too much to do");
+    const askId = newId("request");
+    const answer = new Promise<ProxyAnswer>((resolve, reject) => this.asked.set(askId, { resolve, reject }));
+    answer.catch(() => {});
+    const giveUp = () =>
+      this.settle(askId)?.reject(new TendonError("CANCELLED", "nobody waits for the answer any more"));
+    signal?.addEventListener("abort", giveUp, { once: true });
+    try {
+      const kinds =
+        kind === "validate"
+          ? { case: kind, value: { ...value, askId } }
+          : { case: kind, value: { ...value, askId } };
+      if (!this.outbox.push({ kind: kinds })) throw gone();
+      const late = () =>
+        new TendonError("DEADLINE_EXCEEDED", "the proxy did not answer in time", { part: "proxy" });
+      return await within(clock, timeoutMs, answer, late);
+    } finally {
+      signal?.removeEventListener("abort", giveUp);
+      this.settle(askId);
+    }
+  }
+
+  /** Answers that nobody waits for any more are dropped. */
+  answered(answer: ProxyAnswer): void {
+    this.settle(answer.askId)?.resolve(answer);
+  }
+
+  private settle(askId: string): Waiting | undefined {
+    const waiting = this.asked.get(askId);
+    this.asked.delete(askId);
+    return waiting;
+  }
+
   /** The proxy is told to connect elsewhere; the stream ends once it has been. */
   drain(graceMs: number): void {
     this.outbox.push({ kind: { case: "draining", value: { grace: durationFromMs(graceMs) } } });
@@ -68,4 +126,15 @@ export class ProxyConnection {
   end(error?: TendonError): void {
     this.outbox.end(error);
   }
+
+  /** Nothing comes from it any more. */
+  closed(): void {
+    for (const askId of [...this.asked.keys()]) this.settle(askId)?.reject(gone());
+  }
+}
+
+function gone(): TendonError {
+  return new TendonError("UNAVAILABLE", "the proxy went away before it answered; try again", {
+    part: "proxy",
+  });
 }

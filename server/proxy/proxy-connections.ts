@@ -1,16 +1,20 @@
 /** The proxies that are connected to this replica, and what is known of those of the others. */
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
-import { messageOf } from "../../kit/errors.ts";
+import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
-import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { ProxyAnswer, SealingKey } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { Peers } from "../ports/peers.ts";
+import type { AskOptions, ProxyAsk, ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import type { ProxyConnection } from "./proxy-connection.ts";
 
 export interface ProxyConnectionsDeps {
-  readonly replicas: Pick<ReplicaStore, "presence">;
+  readonly replicas: Pick<ReplicaStore, "proxyUrls">;
+  /** The other replicas, some of which may have proxies. */
+  readonly peers: () => Pick<Peers, "askProxy">;
   readonly sessionTokens: Pick<SessionTokens, "publicKeys">;
   readonly replicaId: string;
   readonly clock: Clock;
@@ -29,6 +33,9 @@ export class ProxyConnections implements ProxyDirectory, Service {
   private readonly deps: ProxyConnectionsDeps;
   private readonly open = new Set<ProxyConnection>();
   private elsewhere: readonly string[] = [];
+  /** Other replicas to which proxies are connected. */
+  private holders: readonly string[] = [];
+  private ownUrls: readonly string[] = [];
   private stopLooking: (() => void) | undefined;
   private next = 0;
 
@@ -52,7 +59,8 @@ export class ProxyConnections implements ProxyDirectory, Service {
 
   /** Welcomes a proxy. A newer connection of the same proxy replaces an older one. */
   async add(connection: ProxyConnection): Promise<void> {
-    this.welcome(connection, await this.deps.sessionTokens.publicKeys());
+    const [keys] = await Promise.all([this.deps.sessionTokens.publicKeys(), this.readUrls()]);
+    this.welcome(connection, keys);
     for (const old of this.open) if (old.instanceId === connection.instanceId) old.end();
     this.open.add(connection);
   }
@@ -70,6 +78,23 @@ export class ProxyConnections implements ProxyDirectory, Service {
     return urls[this.next % urls.length] ?? "";
   }
 
+  ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
+    return this.open.size > 0 ? this.askHere(ask, options) : this.askElsewhere(ask, options);
+  }
+
+  /** NOT_CONFIGURED unless one is connected here. */
+  async askHere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
+    const open = [...this.open];
+    this.next += 1;
+    const connection = open[this.next % open.length];
+    if (connection === undefined) throw notConnected();
+    return connection.ask(ask, this.deps.clock, options);
+  }
+
+  sealingKeys(): readonly (readonly SealingKey[])[] {
+    return [...this.open].map(({ sealingKeys }) => sealingKeys);
+  }
+
   forgetSession(sessionId: string): void {
     for (const connection of this.open) connection.forgetSession(sessionId);
   }
@@ -82,8 +107,31 @@ export class ProxyConnections implements ProxyDirectory, Service {
   private async tellNewKeys(): Promise<void> {
     const keys = await this.deps.sessionTokens.publicKeys();
     for (const connection of this.open) {
-      if (connection.sessionTokenKeys !== keys) this.welcome(connection, keys);
+      const isNew = connection.sessionTokenKeys !== keys || connection.ownUrls !== this.ownUrls.join(" ");
+      if (isNew) this.welcome(connection, keys);
     }
+  }
+
+  private async askElsewhere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
+    for (const replicaId of this.holders) {
+      try {
+        return await this.deps.peers().askProxy({ replicaId, ask, ...options });
+      } catch (error) {
+        // It may have lost its proxy since it was looked at; the next may have one.
+        if (!(error instanceof TendonError && error.reason === "NOT_CONFIGURED")) throw error;
+      }
+    }
+    throw notConnected();
+  }
+
+  private async readUrls(): Promise<void> {
+    const { replicaId, replicas } = this.deps;
+    const found = await replicas.proxyUrls();
+    this.elsewhere = found.proxies.map(({ url }) => url);
+    this.holders = [...new Set(found.proxies.map((proxy) => proxy.replicaId))].filter(
+      (id) => id !== replicaId,
+    );
+    this.ownUrls = [...new Set([...this.elsewhere, ...found.peers])].sort();
   }
 
   private welcome(connection: ProxyConnection, sessionTokenKeys: string): void {
@@ -92,16 +140,22 @@ export class ProxyConnections implements ProxyDirectory, Service {
       heartbeatEvery: durationFromMs(HEARTBEAT_EVERY_MS),
       heartbeatTimeout: durationFromMs(HEARTBEAT_TIMEOUT_MS),
       sessionTokenKeys,
+      ownUrls: [...this.ownUrls],
     });
   }
 
   private async look(): Promise<void> {
     try {
-      const { proxies } = await this.deps.replicas.presence(undefined);
-      this.elsewhere = proxies.map(({ url }) => url);
+      await this.readUrls();
       if (this.open.size > 0) await this.tellNewKeys();
     } catch (error) {
       this.deps.log.debug({ error: messageOf(error) }, "the other replicas' proxies could not be read");
     }
   }
+}
+
+function notConnected(): TendonError {
+  return new TendonError("NOT_CONFIGURED", "no proxy is connected; start one with: tendon mcp-proxy", {
+    part: "proxy",
+  });
 }

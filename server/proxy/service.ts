@@ -55,6 +55,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     } finally {
       stopBeating();
       connection.end();
+      connection.closed();
       void reading;
       if (connections.remove(connection)) {
         await replicas
@@ -97,7 +98,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
       if (kind.case === "hello") throw invalidField("kind", "hello comes once, as the first message");
       const sequence = kind.case === "heartbeat" ? kind.value.sequence : undefined;
       connection.heard(this.deps.clock.monotonicMs(), sequence);
-      // Answers that nobody waits for, any more or yet, are dropped.
+      if (kind.case === "answer") connection.answered(kind.value);
     }
   }
 }

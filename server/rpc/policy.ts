@@ -77,6 +77,9 @@ const POLICY = new Map<string, Callers>([
   ...rows(CredentialService, {
     resolveCredential: PROXY,
     storeRefreshed: PROXY,
+    claimRefresh: PROXY,
+    endRefresh: PROXY,
+    recordUses: PROXY,
     beginCall: PROXY,
     finishCall: PROXY,
   }),
@@ -117,6 +120,7 @@ const POLICY = new Map<string, Callers>([
     forwardPreviews: PEER,
     announceWatched: PEER,
     forwardNotices: PEER,
+    forwardProxyAsk: PEER,
   }),
   ...rows(ProxyService, { connect: PROXY, openTunnel: PROXY }),
   ...rows(SessionService, {
@@ -150,6 +154,7 @@ const POLICY = new Map<string, Callers>([
     archiveCredential: CLIENT,
     deleteCredential: CLIENT,
     validateCredential: CLIENT,
+    getSealingKey: CLIENT,
   }),
   ...rows(Health, { check: ANYONE, watch: ANYONE }),
   // Reflection tells nothing but the public contract.

@@ -47,6 +47,22 @@ export interface Presence {
   readonly isolation: string[];
 }
 
+/** Where the installation's own programs listen. */
+export interface OwnUrls {
+  /** Of proxies whose replica is alive. */
+  readonly proxies: readonly { readonly url: string; readonly replicaId: string }[];
+  /** Of replicas that are alive and have one. */
+  readonly peers: readonly string[];
+}
+
+/** Keys that secrets may be sealed to. */
+export interface PublishedKeys {
+  /** Key ids of each proxy whose replica is alive, newest first. */
+  readonly connected: readonly (readonly string[])[];
+  /** All that proxies ever published, newest first, at most 100. */
+  readonly published: readonly { readonly keyId: string; readonly publicJwk: string }[];
+}
+
 export interface ReplicaStore {
   /** Announces a replica; again for the same id replaces what was known. */
   announce(replica: ReplicaRow): Promise<void>;
@@ -70,6 +86,9 @@ export interface ReplicaStore {
   proxyConnected(proxy: ProxyRow): Promise<void>;
   /** Does nothing when the instance is connected elsewhere by now. */
   proxyGone(instanceId: string, replicaId: string): Promise<void>;
+
+  proxyUrls(): Promise<OwnUrls>;
+  sealingKeys(): Promise<PublishedKeys>;
 
   presence(workspaceId: string | undefined): Promise<Presence>;
 }

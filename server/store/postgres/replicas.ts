@@ -128,7 +128,9 @@ function harnessMethods(pool: Pool): Pick<ReplicaStore, "harnessConnected" | "ha
   };
 }
 
-function proxyMethods(pool: Pool): Pick<ReplicaStore, "proxyConnected" | "proxyGone"> {
+function proxyMethods(
+  pool: Pool,
+): Pick<ReplicaStore, "proxyConnected" | "proxyGone" | "proxyUrls" | "sealingKeys"> {
   return {
     proxyConnected: (proxy) => inTransaction(pool, (transaction) => connectProxy(transaction, proxy)),
     async proxyGone(instanceId, replicaId) {
@@ -136,6 +138,30 @@ function proxyMethods(pool: Pool): Pick<ReplicaStore, "proxyConnected" | "proxyG
         instanceId,
         replicaId,
       ]);
+    },
+    async proxyUrls() {
+      const proxies = await pool.query<{ url: string; replica_id: string }>(
+        `select c.url, c.replica_id from connected_proxies c where ${CONNECTED} order by c.instance_id`,
+      );
+      const peers = await pool.query<{ peer_url: string }>(
+        `select peer_url from replicas where peer_url <> '' and seen_at > ${SEEN} order by replica_id`,
+      );
+      return {
+        proxies: proxies.rows.map((row) => ({ url: row.url, replicaId: row.replica_id })),
+        peers: peers.rows.map((row) => row.peer_url),
+      };
+    },
+    async sealingKeys() {
+      const connected = await pool.query<{ sealing_keys: string }>(
+        `select c.sealing_keys from connected_proxies c where ${CONNECTED} order by c.instance_id`,
+      );
+      const published = await pool.query<{ key_id: string; public_jwk: string }>(
+        "select key_id, public_jwk from sealing_keys order by published_at desc, key_id limit 100",
+      );
+      return {
+        connected: connected.rows.map((row) => JSON.parse(row.sealing_keys) as string[]),
+        published: published.rows.map((row) => ({ keyId: row.key_id, publicJwk: row.public_jwk })),
+      };
     },
   };
 }

@@ -101,6 +101,20 @@ export declare type WorkspaceLimits = Message<"tendon.v1.WorkspaceLimits"> & {
    * @generated from field: int32 retention_days = 4;
    */
   retentionDays: number;
+
+  /**
+   * Memory stores that are not archived.
+   *
+   * @generated from field: int32 memory_stores = 5;
+   */
+  memoryStores: number;
+
+  /**
+   * Bytes of memories' texts, those of earlier versions too.
+   *
+   * @generated from field: int64 memory_bytes = 6;
+   */
+  memoryBytes: bigint;
 };
 
 /**
@@ -301,6 +315,13 @@ export declare type AuditEntry = Message<"tendon.v1.AuditEntry"> & {
    * @generated from field: string detail = 7;
    */
   detail: string;
+
+  /**
+   * Session that it was done for; may be empty.
+   *
+   * @generated from field: string session_id = 8;
+   */
+  sessionId: string;
 };
 
 /**
@@ -1158,6 +1179,55 @@ export declare type ListAuditEntriesRequest = Message<"tendon.v1.ListAuditEntrie
    * @generated from field: string subject = 3;
    */
   subject: string;
+
+  /**
+   * Only entries of this workspace; empty means all that the caller may see.
+   *
+   * @generated from field: string workspace_id = 4;
+   */
+  workspaceId: string;
+
+  /**
+   * Only this action, or with a dot at its end all that begin with it, such as `credential.`; empty means any.
+   *
+   * @generated from field: string action = 5;
+   */
+  action: string;
+
+  /**
+   * Only what this principal did, as entries name it: kind and id; empty means anyone.
+   *
+   * @generated from field: string actor = 6;
+   */
+  actor: string;
+
+  /**
+   * Only what was done for this session; empty means any.
+   *
+   * @generated from field: string session_id = 7;
+   */
+  sessionId: string;
+
+  /**
+   * Only entries of this time and later.
+   *
+   * @generated from field: google.protobuf.Timestamp since = 8;
+   */
+  since?: Timestamp | undefined;
+
+  /**
+   * Only entries before this time.
+   *
+   * @generated from field: google.protobuf.Timestamp until = 9;
+   */
+  until?: Timestamp | undefined;
+
+  /**
+   * Oldest first.
+   *
+   * @generated from field: bool ascending = 10;
+   */
+  ascending: boolean;
 };
 
 /**
@@ -1538,7 +1608,7 @@ export declare const AdminService: GenService<{
     output: typeof RevokeHandAgentResponseSchema;
   },
   /**
-   * Lists entries of the audit log, newest first.
+   * Lists entries of the audit log, newest first unless told otherwise.
    *
    * Effect: none.
    * Idempotency: a read.

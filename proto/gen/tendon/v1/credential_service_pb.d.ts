@@ -4,7 +4,7 @@
 
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file tendon/v1/credential_service.proto.
@@ -32,11 +32,18 @@ export declare type ResolveCredentialRequest = Message<"tendon.v1.ResolveCredent
   epoch: bigint;
 
   /**
-   * Destination: URL of an MCP server or a repository, or a host.
+   * Destination: URL of an MCP server or a repository, or the name of a variable.
    *
    * @generated from field: string destination = 3;
    */
   destination: string;
+
+  /**
+   * What it is wanted for. Not set: an MCP server.
+   *
+   * @generated from field: tendon.v1.CredentialPurpose purpose = 4;
+   */
+  purpose: CredentialPurpose;
 };
 
 /**
@@ -126,6 +133,13 @@ export declare type StoreRefreshedRequest = Message<"tendon.v1.StoreRefreshedReq
    * @generated from field: google.protobuf.Timestamp expires_at = 4;
    */
   expiresAt?: Timestamp | undefined;
+
+  /**
+   * The claim under which it was refreshed.
+   *
+   * @generated from field: string claim_id = 5;
+   */
+  claimId: string;
 };
 
 /**
@@ -153,6 +167,261 @@ export declare type StoreRefreshedResponse = Message<"tendon.v1.StoreRefreshedRe
  * Use `create(StoreRefreshedResponseSchema)` to create a new message.
  */
 export declare const StoreRefreshedResponseSchema: GenMessage<StoreRefreshedResponse>;
+
+/**
+ * Asks for the right to refresh.
+ *
+ * @generated from message tendon.v1.ClaimRefreshRequest
+ */
+export declare type ClaimRefreshRequest = Message<"tendon.v1.ClaimRefreshRequest"> & {
+  /**
+   * The credential.
+   *
+   * @generated from field: string credential_id = 1;
+   */
+  credentialId: string;
+
+  /**
+   * Version that the proxy knows.
+   *
+   * @generated from field: int64 version = 2;
+   */
+  version: bigint;
+
+  /**
+   * Chosen by the proxy for this refresh.
+   *
+   * @generated from field: string claim_id = 3;
+   */
+  claimId: string;
+
+  /**
+   * Whether its token was refused although its time is not over. Such a claim is not granted within 60 s of a refresh: what
+   * was just made and is refused will not get better by being made again.
+   *
+   * @generated from field: bool refused = 4;
+   */
+  refused: boolean;
+
+  /**
+   * Session that needs it; empty when none does.
+   *
+   * @generated from field: string session_id = 5;
+   */
+  sessionId: string;
+};
+
+/**
+ * Describes the message tendon.v1.ClaimRefreshRequest.
+ * Use `create(ClaimRefreshRequestSchema)` to create a new message.
+ */
+export declare const ClaimRefreshRequestSchema: GenMessage<ClaimRefreshRequest>;
+
+/**
+ * Whether the proxy may refresh.
+ *
+ * @generated from message tendon.v1.ClaimRefreshResponse
+ */
+export declare type ClaimRefreshResponse = Message<"tendon.v1.ClaimRefreshResponse"> & {
+  /**
+   * What to do.
+   *
+   * @generated from field: tendon.v1.RefreshClaim claim = 1;
+   */
+  claim: RefreshClaim;
+
+  /**
+   * The newest sealed text, when the proxy's is older.
+   *
+   * @generated from field: string sealed = 2;
+   */
+  sealed: string;
+
+  /**
+   * Its version.
+   *
+   * @generated from field: int64 version = 3;
+   */
+  version: bigint;
+
+  /**
+   * How long to wait before asking again, when another refreshes or the last refresh has failed.
+   *
+   * @generated from field: google.protobuf.Duration retry_after = 4;
+   */
+  retryAfter?: Duration | undefined;
+
+  /**
+   * Why it is not refreshed: an error code of the token endpoint or of the way there.
+   *
+   * @generated from field: string problem = 5;
+   */
+  problem: string;
+};
+
+/**
+ * Describes the message tendon.v1.ClaimRefreshResponse.
+ * Use `create(ClaimRefreshResponseSchema)` to create a new message.
+ */
+export declare const ClaimRefreshResponseSchema: GenMessage<ClaimRefreshResponse>;
+
+/**
+ * Says that a refresh has failed.
+ *
+ * @generated from message tendon.v1.EndRefreshRequest
+ */
+export declare type EndRefreshRequest = Message<"tendon.v1.EndRefreshRequest"> & {
+  /**
+   * The credential.
+   *
+   * @generated from field: string credential_id = 1;
+   */
+  credentialId: string;
+
+  /**
+   * The claim.
+   *
+   * @generated from field: string claim_id = 2;
+   */
+  claimId: string;
+
+  /**
+   * Error code of the token endpoint or of the way there.
+   *
+   * @generated from field: string problem = 3;
+   */
+  problem: string;
+
+  /**
+   * Whether nothing but a new secret mends it.
+   *
+   * @generated from field: bool final = 4;
+   */
+  final: boolean;
+
+  /**
+   * HTTP status of the token endpoint's answer; 0 when there was none.
+   *
+   * @generated from field: int32 http_status = 5;
+   */
+  httpStatus: number;
+};
+
+/**
+ * Describes the message tendon.v1.EndRefreshRequest.
+ * Use `create(EndRefreshRequestSchema)` to create a new message.
+ */
+export declare const EndRefreshRequestSchema: GenMessage<EndRefreshRequest>;
+
+/**
+ * The claim has ended.
+ *
+ * @generated from message tendon.v1.EndRefreshResponse
+ */
+export declare type EndRefreshResponse = Message<"tendon.v1.EndRefreshResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.EndRefreshResponse.
+ * Use `create(EndRefreshResponseSchema)` to create a new message.
+ */
+export declare const EndRefreshResponseSchema: GenMessage<EndRefreshResponse>;
+
+/**
+ * What a proxy did with credentials.
+ *
+ * @generated from message tendon.v1.RecordUsesRequest
+ */
+export declare type RecordUsesRequest = Message<"tendon.v1.RecordUsesRequest"> & {
+  /**
+   * In the order in which it happened, 1 to 500.
+   *
+   * @generated from field: repeated tendon.v1.CredentialRecord records = 1;
+   */
+  records: CredentialRecord[];
+};
+
+/**
+ * Describes the message tendon.v1.RecordUsesRequest.
+ * Use `create(RecordUsesRequestSchema)` to create a new message.
+ */
+export declare const RecordUsesRequestSchema: GenMessage<RecordUsesRequest>;
+
+/**
+ * One thing that a proxy did with a credential, or the same thing several times within a second.
+ *
+ * @generated from message tendon.v1.CredentialRecord
+ */
+export declare type CredentialRecord = Message<"tendon.v1.CredentialRecord"> & {
+  /**
+   * Chosen by the proxy, `audit_` and 26 characters.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * The credential; may be empty for a refusal that came before one was found.
+   *
+   * @generated from field: string credential_id = 2;
+   */
+  credentialId: string;
+
+  /**
+   * Session for which it was done; empty when for none.
+   *
+   * @generated from field: string session_id = 3;
+   */
+  sessionId: string;
+
+  /**
+   * What was done: `inject`, `refuse`, `refresh` or `validate`.
+   *
+   * @generated from field: string action = 4;
+   */
+  action: string;
+
+  /**
+   * Host and port that it went to, or would have.
+   *
+   * @generated from field: string host = 5;
+   */
+  host: string;
+
+  /**
+   * How it ended: an HTTP status, or a reason in lower case.
+   *
+   * @generated from field: string result = 6;
+   */
+  result: string;
+
+  /**
+   * How often, from 1.
+   *
+   * @generated from field: int32 count = 7;
+   */
+  count: number;
+};
+
+/**
+ * Describes the message tendon.v1.CredentialRecord.
+ * Use `create(CredentialRecordSchema)` to create a new message.
+ */
+export declare const CredentialRecordSchema: GenMessage<CredentialRecord>;
+
+/**
+ * The records are in the audit log.
+ *
+ * @generated from message tendon.v1.RecordUsesResponse
+ */
+export declare type RecordUsesResponse = Message<"tendon.v1.RecordUsesResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.RecordUsesResponse.
+ * Use `create(RecordUsesResponseSchema)` to create a new message.
+ */
+export declare const RecordUsesResponseSchema: GenMessage<RecordUsesResponse>;
 
 /**
  * Asks to record a call.
@@ -271,6 +540,107 @@ export declare type FinishCallResponse = Message<"tendon.v1.FinishCallResponse">
 export declare const FinishCallResponseSchema: GenMessage<FinishCallResponse>;
 
 /**
+ * What a credential is wanted for.
+ *
+ * @generated from enum tendon.v1.CredentialPurpose
+ */
+export enum CredentialPurpose {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: CREDENTIAL_PURPOSE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Calls of an MCP server: its URL must be the credential's, once both are normalised.
+   *
+   * @generated from enum value: CREDENTIAL_PURPOSE_MCP = 1;
+   */
+  MCP = 1,
+
+  /**
+   * A git repository: of those whose URL it is or lies below, the longest.
+   *
+   * @generated from enum value: CREDENTIAL_PURPOSE_GIT = 2;
+   */
+  GIT = 2,
+
+  /**
+   * A variable that a sandbox sees as a placeholder.
+   *
+   * @generated from enum value: CREDENTIAL_PURPOSE_VARIABLE = 3;
+   */
+  VARIABLE = 3,
+}
+
+/**
+ * Describes the enum tendon.v1.CredentialPurpose.
+ */
+export declare const CredentialPurposeSchema: GenEnum<CredentialPurpose>;
+
+/**
+ * Whether a proxy may refresh.
+ *
+ * @generated from enum tendon.v1.RefreshClaim
+ */
+export enum RefreshClaim {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: REFRESH_CLAIM_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * It may, now.
+   *
+   * @generated from enum value: REFRESH_CLAIM_GRANTED = 1;
+   */
+  GRANTED = 1,
+
+  /**
+   * Another does; ask again.
+   *
+   * @generated from enum value: REFRESH_CLAIM_HELD = 2;
+   */
+  HELD = 2,
+
+  /**
+   * It was refreshed or replaced meanwhile; use what is sent.
+   *
+   * @generated from enum value: REFRESH_CLAIM_CHANGED = 3;
+   */
+  CHANGED = 3,
+
+  /**
+   * The last refresh failed and it is too early for the next.
+   *
+   * @generated from enum value: REFRESH_CLAIM_FAILED = 4;
+   */
+  FAILED = 4,
+
+  /**
+   * It cannot be refreshed until it gets a new secret.
+   *
+   * @generated from enum value: REFRESH_CLAIM_BROKEN = 5;
+   */
+  BROKEN = 5,
+
+  /**
+   * It was refreshed just now.
+   *
+   * @generated from enum value: REFRESH_CLAIM_FRESH = 6;
+   */
+  FRESH = 6,
+}
+
+/**
+ * Describes the enum tendon.v1.RefreshClaim.
+ */
+export declare const RefreshClaimSchema: GenEnum<RefreshClaim>;
+
+/**
  * What is known of an MCP call.
  *
  * @generated from enum tendon.v1.CallState
@@ -321,7 +691,8 @@ export declare const CredentialService: GenService<{
    *
    * Effect: one entry of the audit log.
    * Idempotency: a read apart from that.
-   * Fails: NOT_FOUND when no vault of the session has one, LEASE_FENCED for an older epoch.
+   * Fails: NOT_FOUND when no vault of the session has one, LEASE_FENCED for an older epoch, SESSION_ARCHIVED,
+   * INVALID_FIELD for a destination that is none.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.CredentialService.ResolveCredential
@@ -336,7 +707,7 @@ export declare const CredentialService: GenService<{
    *
    * Effect: the sealed secret, when the version is still the one that was read.
    * Idempotency: a repeat finds another version and fails with VERSION_MISMATCH.
-   * Fails: NOT_FOUND, VERSION_MISMATCH (metadata `version`).
+   * Fails: NOT_FOUND, VERSION_MISMATCH (metadata `version`), INVALID_FIELD for what is no sealed text.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.CredentialService.StoreRefreshed
@@ -345,6 +716,53 @@ export declare const CredentialService: GenService<{
     methodKind: "unary";
     input: typeof StoreRefreshedRequestSchema;
     output: typeof StoreRefreshedResponseSchema;
+  },
+  /**
+   * Asks for the right to refresh an OAuth credential. At most one proxy has it at a time; it ends with StoreRefreshed,
+   * with EndRefresh, or by itself after 25 s (S4).
+   *
+   * Effect: the claim, when it is granted, and one entry of the audit log.
+   * Idempotency: a repeat with the same claim_id is granted again while the claim lasts.
+   * Fails: NOT_FOUND.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.ClaimRefresh
+   */
+  claimRefresh: {
+    methodKind: "unary";
+    input: typeof ClaimRefreshRequestSchema;
+    output: typeof ClaimRefreshResponseSchema;
+  },
+  /**
+   * Says that a refresh has failed.
+   *
+   * Effect: the claim ends; the next one is granted after a pause that grows with every failure, or, for a failure that
+   * nothing but a new secret mends, never. One entry of the audit log.
+   * Idempotency: a claim that has ended is left alone.
+   * Fails: NOT_FOUND.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.EndRefresh
+   */
+  endRefresh: {
+    methodKind: "unary";
+    input: typeof EndRefreshRequestSchema;
+    output: typeof EndRefreshResponseSchema;
+  },
+  /**
+   * Writes to the audit log what a proxy did with credentials.
+   *
+   * Effect: one entry for each record.
+   * Idempotency: a record that came before, told by its id, is left alone.
+   * Fails: INVALID_FIELD.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.RecordUses
+   */
+  recordUses: {
+    methodKind: "unary";
+    input: typeof RecordUsesRequestSchema;
+    output: typeof RecordUsesResponseSchema;
   },
   /**
    * Records an MCP call before it is sent.

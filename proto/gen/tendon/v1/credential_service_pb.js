@@ -4,13 +4,13 @@
 
 import { enumDesc, fileDesc, messageDesc, serviceDesc, tsEnum } from "@bufbuild/protobuf/codegenv2";
 import { file_buf_validate_validate } from "../../buf/validate/validate_pb.js";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file tendon/v1/credential_service.proto.
  */
 export const file_tendon_v1_credential_service = /*@__PURE__*/
-  fileDesc("CiJ0ZW5kb24vdjEvY3JlZGVudGlhbF9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEicgoYUmVzb2x2ZUNyZWRlbnRpYWxSZXF1ZXN0Eh0KCnNlc3Npb25faWQYASABKAlCCbpIBnIEEAEYRhIWCgVlcG9jaBgCIAEoA0IHukgEIgIoARIfCgtkZXN0aW5hdGlvbhgDIAEoCUIKukgHcgUQARiAECJ7ChlSZXNvbHZlQ3JlZGVudGlhbFJlc3BvbnNlEhUKDWNyZWRlbnRpYWxfaWQYASABKAkSEAoIdmF1bHRfaWQYAiABKAkSFAoMd29ya3NwYWNlX2lkGAMgASgJEg4KBnNlYWxlZBgEIAEoCRIPCgd2ZXJzaW9uGAUgASgDIqkBChVTdG9yZVJlZnJlc2hlZFJlcXVlc3QSIAoNY3JlZGVudGlhbF9pZBgBIAEoCUIJukgGcgQQARhGEiEKEGV4cGVjdGVkX3ZlcnNpb24YAiABKANCB7pIBCICKAESGwoGc2VhbGVkGAMgASgJQgu6SAhyBhABGICABBIuCgpleHBpcmVzX2F0GAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCIpChZTdG9yZVJlZnJlc2hlZFJlc3BvbnNlEg8KB3ZlcnNpb24YASABKAMiiwEKEEJlZ2luQ2FsbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEh8KC3Rvb2xfdXNlX2lkGAIgASgJQgq6SAdyBRABGIABEhYKBWVwb2NoGAMgASgDQge6SAQiAigBEh8KC3NlcnZlcl9uYW1lGAQgASgJQgq6SAdyBRABGP8BIkgKEUJlZ2luQ2FsbFJlc3BvbnNlEiMKBXN0YXRlGAEgASgOMhQudGVuZG9uLnYxLkNhbGxTdGF0ZRIOCgZyZXN1bHQYAiABKAkicQoRRmluaXNoQ2FsbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEh8KC3Rvb2xfdXNlX2lkGAIgASgJQgq6SAdyBRABGIABEhwKBnJlc3VsdBgDIAEoCUIMukgJcgcQAiiAgIABIhQKEkZpbmlzaENhbGxSZXNwb25zZSpuCglDYWxsU3RhdGUSGgoWQ0FMTF9TVEFURV9VTlNQRUNJRklFRBAAEhQKEENBTExfU1RBVEVfQkVHVU4QARIWChJDQUxMX1NUQVRFX1VOS05PV04QAhIXChNDQUxMX1NUQVRFX0ZJTklTSEVEEAMy3QIKEUNyZWRlbnRpYWxTZXJ2aWNlEl4KEVJlc29sdmVDcmVkZW50aWFsEiMudGVuZG9uLnYxLlJlc29sdmVDcmVkZW50aWFsUmVxdWVzdBokLnRlbmRvbi52MS5SZXNvbHZlQ3JlZGVudGlhbFJlc3BvbnNlElUKDlN0b3JlUmVmcmVzaGVkEiAudGVuZG9uLnYxLlN0b3JlUmVmcmVzaGVkUmVxdWVzdBohLnRlbmRvbi52MS5TdG9yZVJlZnJlc2hlZFJlc3BvbnNlEkYKCUJlZ2luQ2FsbBIbLnRlbmRvbi52MS5CZWdpbkNhbGxSZXF1ZXN0GhwudGVuZG9uLnYxLkJlZ2luQ2FsbFJlc3BvbnNlEkkKCkZpbmlzaENhbGwSHC50ZW5kb24udjEuRmluaXNoQ2FsbFJlcXVlc3QaHS50ZW5kb24udjEuRmluaXNoQ2FsbFJlc3BvbnNlYgZwcm90bzM", [file_buf_validate_validate, file_google_protobuf_timestamp]);
+  fileDesc("CiJ0ZW5kb24vdjEvY3JlZGVudGlhbF9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEiqwEKGFJlc29sdmVDcmVkZW50aWFsUmVxdWVzdBIdCgpzZXNzaW9uX2lkGAEgASgJQgm6SAZyBBABGEYSFgoFZXBvY2gYAiABKANCB7pIBCICKAESHwoLZGVzdGluYXRpb24YAyABKAlCCrpIB3IFEAEYgBASNwoHcHVycG9zZRgEIAEoDjIcLnRlbmRvbi52MS5DcmVkZW50aWFsUHVycG9zZUIIukgFggECEAEiewoZUmVzb2x2ZUNyZWRlbnRpYWxSZXNwb25zZRIVCg1jcmVkZW50aWFsX2lkGAEgASgJEhAKCHZhdWx0X2lkGAIgASgJEhQKDHdvcmtzcGFjZV9pZBgDIAEoCRIOCgZzZWFsZWQYBCABKAkSDwoHdmVyc2lvbhgFIAEoAyLFAQoVU3RvcmVSZWZyZXNoZWRSZXF1ZXN0EiAKDWNyZWRlbnRpYWxfaWQYASABKAlCCbpIBnIEEAEYRhIhChBleHBlY3RlZF92ZXJzaW9uGAIgASgDQge6SAQiAigBEhsKBnNlYWxlZBgDIAEoCUILukgIcgYQARiAgAQSLgoKZXhwaXJlc19hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASGgoIY2xhaW1faWQYBSABKAlCCLpIBXIDGIABIikKFlN0b3JlUmVmcmVzaGVkUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoAyKdAQoTQ2xhaW1SZWZyZXNoUmVxdWVzdBIgCg1jcmVkZW50aWFsX2lkGAEgASgJQgm6SAZyBBABGEYSGAoHdmVyc2lvbhgCIAEoA0IHukgEIgIoARIcCghjbGFpbV9pZBgDIAEoCUIKukgHcgUQARiAARIPCgdyZWZ1c2VkGAQgASgIEhsKCnNlc3Npb25faWQYBSABKAlCB7pIBHICGEYioAEKFENsYWltUmVmcmVzaFJlc3BvbnNlEiYKBWNsYWltGAEgASgOMhcudGVuZG9uLnYxLlJlZnJlc2hDbGFpbRIOCgZzZWFsZWQYAiABKAkSDwoHdmVyc2lvbhgDIAEoAxIuCgtyZXRyeV9hZnRlchgEIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIPCgdwcm9ibGVtGAUgASgJIqIBChFFbmRSZWZyZXNoUmVxdWVzdBIgCg1jcmVkZW50aWFsX2lkGAEgASgJQgm6SAZyBBABGEYSHAoIY2xhaW1faWQYAiABKAlCCrpIB3IFEAEYgAESKQoHcHJvYmxlbRgDIAEoCUIYukgVchMyEV5bYS16MC05X117MSw2NH0kEg0KBWZpbmFsGAQgASgIEhMKC2h0dHBfc3RhdHVzGAUgASgFIhQKEkVuZFJlZnJlc2hSZXNwb25zZSJOChFSZWNvcmRVc2VzUmVxdWVzdBI5CgdyZWNvcmRzGAEgAygLMhsudGVuZG9uLnYxLkNyZWRlbnRpYWxSZWNvcmRCC7pICJIBBQgBEPQDIowCChBDcmVkZW50aWFsUmVjb3JkEicKAmlkGAEgASgJQhu6SBhyFjIUXmF1ZGl0X1swLTlhLXpdezI2fSQSHgoNY3JlZGVudGlhbF9pZBgCIAEoCUIHukgEcgIYRhIbCgpzZXNzaW9uX2lkGAMgASgJQge6SARyAhhGEjgKBmFjdGlvbhgEIAEoCUIoukglciNSBmluamVjdFIGcmVmdXNlUgdyZWZyZXNoUgh2YWxpZGF0ZRIWCgRob3N0GAUgASgJQgi6SAVyAxisAhIoCgZyZXN1bHQYBiABKAlCGLpIFXITMhFeW2EtejAtOV9dezAsNjR9JBIWCgVjb3VudBgHIAEoBUIHukgEGgIoASIUChJSZWNvcmRVc2VzUmVzcG9uc2UiiwEKEEJlZ2luQ2FsbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEh8KC3Rvb2xfdXNlX2lkGAIgASgJQgq6SAdyBRABGIABEhYKBWVwb2NoGAMgASgDQge6SAQiAigBEh8KC3NlcnZlcl9uYW1lGAQgASgJQgq6SAdyBRABGP8BIkgKEUJlZ2luQ2FsbFJlc3BvbnNlEiMKBXN0YXRlGAEgASgOMhQudGVuZG9uLnYxLkNhbGxTdGF0ZRIOCgZyZXN1bHQYAiABKAkicQoRRmluaXNoQ2FsbFJlcXVlc3QSHQoKc2Vzc2lvbl9pZBgBIAEoCUIJukgGcgQQARhGEh8KC3Rvb2xfdXNlX2lkGAIgASgJQgq6SAdyBRABGIABEhwKBnJlc3VsdBgDIAEoCUIMukgJcgcQAiiAgIABIhQKEkZpbmlzaENhbGxSZXNwb25zZSqQAQoRQ3JlZGVudGlhbFB1cnBvc2USIgoeQ1JFREVOVElBTF9QVVJQT1NFX1VOU1BFQ0lGSUVEEAASGgoWQ1JFREVOVElBTF9QVVJQT1NFX01DUBABEhoKFkNSRURFTlRJQUxfUFVSUE9TRV9HSVQQAhIfChtDUkVERU5USUFMX1BVUlBPU0VfVkFSSUFCTEUQAyrIAQoMUmVmcmVzaENsYWltEh0KGVJFRlJFU0hfQ0xBSU1fVU5TUEVDSUZJRUQQABIZChVSRUZSRVNIX0NMQUlNX0dSQU5URUQQARIWChJSRUZSRVNIX0NMQUlNX0hFTEQQAhIZChVSRUZSRVNIX0NMQUlNX0NIQU5HRUQQAxIYChRSRUZSRVNIX0NMQUlNX0ZBSUxFRBAEEhgKFFJFRlJFU0hfQ0xBSU1fQlJPS0VOEAUSFwoTUkVGUkVTSF9DTEFJTV9GUkVTSBAGKm4KCUNhbGxTdGF0ZRIaChZDQUxMX1NUQVRFX1VOU1BFQ0lGSUVEEAASFAoQQ0FMTF9TVEFURV9CRUdVThABEhYKEkNBTExfU1RBVEVfVU5LTk9XThACEhcKE0NBTExfU1RBVEVfRklOSVNIRUQQAzLEBAoRQ3JlZGVudGlhbFNlcnZpY2USXgoRUmVzb2x2ZUNyZWRlbnRpYWwSIy50ZW5kb24udjEuUmVzb2x2ZUNyZWRlbnRpYWxSZXF1ZXN0GiQudGVuZG9uLnYxLlJlc29sdmVDcmVkZW50aWFsUmVzcG9uc2USVQoOU3RvcmVSZWZyZXNoZWQSIC50ZW5kb24udjEuU3RvcmVSZWZyZXNoZWRSZXF1ZXN0GiEudGVuZG9uLnYxLlN0b3JlUmVmcmVzaGVkUmVzcG9uc2USTwoMQ2xhaW1SZWZyZXNoEh4udGVuZG9uLnYxLkNsYWltUmVmcmVzaFJlcXVlc3QaHy50ZW5kb24udjEuQ2xhaW1SZWZyZXNoUmVzcG9uc2USSQoKRW5kUmVmcmVzaBIcLnRlbmRvbi52MS5FbmRSZWZyZXNoUmVxdWVzdBodLnRlbmRvbi52MS5FbmRSZWZyZXNoUmVzcG9uc2USSQoKUmVjb3JkVXNlcxIcLnRlbmRvbi52MS5SZWNvcmRVc2VzUmVxdWVzdBodLnRlbmRvbi52MS5SZWNvcmRVc2VzUmVzcG9uc2USRgoJQmVnaW5DYWxsEhsudGVuZG9uLnYxLkJlZ2luQ2FsbFJlcXVlc3QaHC50ZW5kb24udjEuQmVnaW5DYWxsUmVzcG9uc2USSQoKRmluaXNoQ2FsbBIcLnRlbmRvbi52MS5GaW5pc2hDYWxsUmVxdWVzdBodLnRlbmRvbi52MS5GaW5pc2hDYWxsUmVzcG9uc2ViBnByb3RvMw", [file_buf_validate_validate, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Describes the message tendon.v1.ResolveCredentialRequest.
@@ -41,38 +41,115 @@ export const StoreRefreshedResponseSchema = /*@__PURE__*/
   messageDesc(file_tendon_v1_credential_service, 3);
 
 /**
+ * Describes the message tendon.v1.ClaimRefreshRequest.
+ * Use `create(ClaimRefreshRequestSchema)` to create a new message.
+ */
+export const ClaimRefreshRequestSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 4);
+
+/**
+ * Describes the message tendon.v1.ClaimRefreshResponse.
+ * Use `create(ClaimRefreshResponseSchema)` to create a new message.
+ */
+export const ClaimRefreshResponseSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 5);
+
+/**
+ * Describes the message tendon.v1.EndRefreshRequest.
+ * Use `create(EndRefreshRequestSchema)` to create a new message.
+ */
+export const EndRefreshRequestSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 6);
+
+/**
+ * Describes the message tendon.v1.EndRefreshResponse.
+ * Use `create(EndRefreshResponseSchema)` to create a new message.
+ */
+export const EndRefreshResponseSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 7);
+
+/**
+ * Describes the message tendon.v1.RecordUsesRequest.
+ * Use `create(RecordUsesRequestSchema)` to create a new message.
+ */
+export const RecordUsesRequestSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 8);
+
+/**
+ * Describes the message tendon.v1.CredentialRecord.
+ * Use `create(CredentialRecordSchema)` to create a new message.
+ */
+export const CredentialRecordSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 9);
+
+/**
+ * Describes the message tendon.v1.RecordUsesResponse.
+ * Use `create(RecordUsesResponseSchema)` to create a new message.
+ */
+export const RecordUsesResponseSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_credential_service, 10);
+
+/**
  * Describes the message tendon.v1.BeginCallRequest.
  * Use `create(BeginCallRequestSchema)` to create a new message.
  */
 export const BeginCallRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_credential_service, 4);
+  messageDesc(file_tendon_v1_credential_service, 11);
 
 /**
  * Describes the message tendon.v1.BeginCallResponse.
  * Use `create(BeginCallResponseSchema)` to create a new message.
  */
 export const BeginCallResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_credential_service, 5);
+  messageDesc(file_tendon_v1_credential_service, 12);
 
 /**
  * Describes the message tendon.v1.FinishCallRequest.
  * Use `create(FinishCallRequestSchema)` to create a new message.
  */
 export const FinishCallRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_credential_service, 6);
+  messageDesc(file_tendon_v1_credential_service, 13);
 
 /**
  * Describes the message tendon.v1.FinishCallResponse.
  * Use `create(FinishCallResponseSchema)` to create a new message.
  */
 export const FinishCallResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_credential_service, 7);
+  messageDesc(file_tendon_v1_credential_service, 14);
+
+/**
+ * Describes the enum tendon.v1.CredentialPurpose.
+ */
+export const CredentialPurposeSchema = /*@__PURE__*/
+  enumDesc(file_tendon_v1_credential_service, 0);
+
+/**
+ * What a credential is wanted for.
+ *
+ * @generated from enum tendon.v1.CredentialPurpose
+ */
+export const CredentialPurpose = /*@__PURE__*/
+  tsEnum(CredentialPurposeSchema);
+
+/**
+ * Describes the enum tendon.v1.RefreshClaim.
+ */
+export const RefreshClaimSchema = /*@__PURE__*/
+  enumDesc(file_tendon_v1_credential_service, 1);
+
+/**
+ * Whether a proxy may refresh.
+ *
+ * @generated from enum tendon.v1.RefreshClaim
+ */
+export const RefreshClaim = /*@__PURE__*/
+  tsEnum(RefreshClaimSchema);
 
 /**
  * Describes the enum tendon.v1.CallState.
  */
 export const CallStateSchema = /*@__PURE__*/
-  enumDesc(file_tendon_v1_credential_service, 0);
+  enumDesc(file_tendon_v1_credential_service, 2);
 
 /**
  * What is known of an MCP call.

@@ -8,6 +8,7 @@ import type { CommandResult, ConnectResponse, StartTransfer, TransferEnd } from 
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
 import type { Preview } from "./event_pb.js";
+import type { AskReseal, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 
 /**
  * Describes the file tendon/v1/peer_service.proto.
@@ -569,6 +570,62 @@ export declare type LeaseWithdrawnNotice = Message<"tendon.v1.LeaseWithdrawnNoti
 export declare const LeaseWithdrawnNoticeSchema: GenMessage<LeaseWithdrawnNotice>;
 
 /**
+ * Asks something of a proxy.
+ *
+ * @generated from message tendon.v1.ForwardProxyAskRequest
+ */
+export declare type ForwardProxyAskRequest = Message<"tendon.v1.ForwardProxyAskRequest"> & {
+  /**
+   * What is asked; its ask_id is given by the callee.
+   *
+   * @generated from oneof tendon.v1.ForwardProxyAskRequest.kind
+   */
+  kind: {
+    /**
+     * Try a credential.
+     *
+     * @generated from field: tendon.v1.AskValidate validate = 1;
+     */
+    value: AskValidate;
+    case: "validate";
+  } | {
+    /**
+     * Seal a credential anew.
+     *
+     * @generated from field: tendon.v1.AskReseal reseal = 2;
+     */
+    value: AskReseal;
+    case: "reseal";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.ForwardProxyAskRequest.
+ * Use `create(ForwardProxyAskRequestSchema)` to create a new message.
+ */
+export declare const ForwardProxyAskRequestSchema: GenMessage<ForwardProxyAskRequest>;
+
+/**
+ * What the proxy said.
+ *
+ * @generated from message tendon.v1.ForwardProxyAskResponse
+ */
+export declare type ForwardProxyAskResponse = Message<"tendon.v1.ForwardProxyAskResponse"> & {
+  /**
+   * Its answer.
+   *
+   * @generated from field: tendon.v1.ProxyAnswer answer = 1;
+   */
+  answer?: ProxyAnswer | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ForwardProxyAskResponse.
+ * Use `create(ForwardProxyAskResponseSchema)` to create a new message.
+ */
+export declare const ForwardProxyAskResponseSchema: GenMessage<ForwardProxyAskResponse>;
+
+/**
  * Between replicas of the server: reaches a connection that another replica holds. One hop at most: a replica that
  * does not hold the connection any more refuses.
  *
@@ -682,6 +739,21 @@ export declare const PeerService: GenService<{
     methodKind: "unary";
     input: typeof ForwardNoticesRequestSchema;
     output: typeof ForwardNoticesResponseSchema;
+  },
+  /**
+   * Asks something of a proxy that is connected to the callee.
+   *
+   * Effect: as what is asked.
+   * Idempotency: as what is asked.
+   * Fails: NOT_CONFIGURED when none is connected, UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Callers: peer.
+   *
+   * @generated from rpc tendon.v1.PeerService.ForwardProxyAsk
+   */
+  forwardProxyAsk: {
+    methodKind: "unary";
+    input: typeof ForwardProxyAskRequestSchema;
+    output: typeof ForwardProxyAskResponseSchema;
   },
 }>;
 

@@ -288,6 +288,13 @@ export declare type ProxyWelcome = Message<"tendon.v1.ProxyWelcome"> & {
    * @generated from field: string session_token_keys = 4;
    */
   sessionTokenKeys: string;
+
+  /**
+   * URLs of the installation's servers and proxies: what no credential is sent to and no request goes to.
+   *
+   * @generated from field: repeated string own_urls = 5;
+   */
+  ownUrls: string[];
 };
 
 /**
@@ -315,6 +322,34 @@ export declare type AskValidate = Message<"tendon.v1.AskValidate"> & {
    * @generated from field: string credential_id = 2;
    */
   credentialId: string;
+
+  /**
+   * The sealed secret: a compact JWE.
+   *
+   * @generated from field: string sealed = 3;
+   */
+  sealed: string;
+
+  /**
+   * Version of the sealed text.
+   *
+   * @generated from field: int64 version = 4;
+   */
+  version: bigint;
+
+  /**
+   * Workspace that owns it.
+   *
+   * @generated from field: string workspace_id = 5;
+   */
+  workspaceId: string;
+
+  /**
+   * Vault that it is in.
+   *
+   * @generated from field: string vault_id = 6;
+   */
+  vaultId: string;
 };
 
 /**
@@ -356,6 +391,27 @@ export declare type AskReseal = Message<"tendon.v1.AskReseal"> & {
    * @generated from field: string use = 4;
    */
   use: string;
+
+  /**
+   * Workspace that owns it.
+   *
+   * @generated from field: string workspace_id = 5;
+   */
+  workspaceId: string;
+
+  /**
+   * Vault that it is in.
+   *
+   * @generated from field: string vault_id = 6;
+   */
+  vaultId: string;
+
+  /**
+   * Further fields of the secret, sealed as a compact JWE: those that are set replace what is sealed. Empty for none.
+   *
+   * @generated from field: string secret = 7;
+   */
+  secret: string;
 };
 
 /**

@@ -5,6 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { SealingKey } from "./proxy_service_pb.js";
 
 /**
  * Describes the file tendon/v1/vault_service.proto.
@@ -148,6 +149,21 @@ export declare type Credential = Message<"tendon.v1.Credential"> & {
    * @generated from field: google.protobuf.Timestamp expires_at = 10;
    */
   expiresAt?: Timestamp | undefined;
+
+  /**
+   * When its access token was last refreshed; unset when it never was.
+   *
+   * @generated from field: google.protobuf.Timestamp refreshed_at = 11;
+   */
+  refreshedAt?: Timestamp | undefined;
+
+  /**
+   * Why its token is not refreshed any more until it gets a new secret: the token endpoint's error code, or
+   * `unfinished_refresh`; empty when nothing is known against it.
+   *
+   * @generated from field: string refresh_problem = 12;
+   */
+  refreshProblem: string;
 };
 
 /**
@@ -421,6 +437,61 @@ export declare type CredentialSecret = Message<"tendon.v1.CredentialSecret"> & {
  * Use `create(CredentialSecretSchema)` to create a new message.
  */
 export declare const CredentialSecretSchema: GenMessage<CredentialSecret>;
+
+/**
+ * What stands inside of a sealed text: the secret and all that it may be used for. The proxy obeys this alone.
+ *
+ * @generated from message tendon.v1.SealedContent
+ */
+export declare type SealedContent = Message<"tendon.v1.SealedContent"> & {
+  /**
+   * Version of this form; 1.
+   *
+   * @generated from field: int32 version = 1;
+   */
+  version: number;
+
+  /**
+   * Workspace of the credential.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * Vault of the credential.
+   *
+   * @generated from field: string vault_id = 3;
+   */
+  vaultId: string;
+
+  /**
+   * The credential.
+   *
+   * @generated from field: string credential_id = 4;
+   */
+  credentialId: string;
+
+  /**
+   * What it is for.
+   *
+   * @generated from field: tendon.v1.CredentialUse use = 5;
+   */
+  use?: CredentialUse | undefined;
+
+  /**
+   * The secret.
+   *
+   * @generated from field: tendon.v1.PlainSecret secret = 6;
+   */
+  secret?: PlainSecret | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.SealedContent.
+ * Use `create(SealedContentSchema)` to create a new message.
+ */
+export declare const SealedContentSchema: GenMessage<SealedContent>;
 
 /**
  * A secret in the clear. Which fields are needed follows from the use.
@@ -800,6 +871,14 @@ export declare type CreateCredentialRequest = Message<"tendon.v1.CreateCredentia
    * @generated from field: map<string, string> metadata = 6;
    */
   metadata: { [key: string]: string };
+
+  /**
+   * Id for the credential, `vcrd_` and 1 to 64 characters; empty: the server makes one. Needed with a sealed secret, which
+   * names it inside.
+   *
+   * @generated from field: string credential_id = 7;
+   */
+  credentialId: string;
 };
 
 /**
@@ -969,6 +1048,20 @@ export declare type UpdateCredentialRequest = Message<"tendon.v1.UpdateCredentia
    * @generated from field: tendon.v1.CredentialSecret secret = 4;
    */
   secret?: CredentialSecret | undefined;
+
+  /**
+   * Pairs to set; an empty value deletes the key, other keys are kept.
+   *
+   * @generated from field: map<string, string> metadata = 5;
+   */
+  metadata: { [key: string]: string };
+
+  /**
+   * Of a secret in the clear, fields that are empty keep what is sealed: for a new access token alone, for one.
+   *
+   * @generated from field: bool keep_rest_of_secret = 6;
+   */
+  keepRestOfSecret: boolean;
 };
 
 /**
@@ -1124,6 +1217,28 @@ export declare type ValidateCredentialResponse = Message<"tendon.v1.ValidateCred
    * @generated from field: bool refreshed = 4;
    */
   refreshed: boolean;
+
+  /**
+   * Whether there is a refresh token.
+   *
+   * @generated from field: bool has_refresh_token = 5;
+   */
+  hasRefreshToken: boolean;
+
+  /**
+   * Of a refresh that was tried: `succeeded`, `failed` when the token endpoint refused it, `connect_error` when it was not
+   * reached; empty when none was tried.
+   *
+   * @generated from field: string refresh_status = 6;
+   */
+  refreshStatus: string;
+
+  /**
+   * HTTP status of the token endpoint's answer; 0 when there was none.
+   *
+   * @generated from field: int32 refresh_http_status = 7;
+   */
+  refreshHttpStatus: number;
 };
 
 /**
@@ -1131,6 +1246,40 @@ export declare type ValidateCredentialResponse = Message<"tendon.v1.ValidateCred
  * Use `create(ValidateCredentialResponseSchema)` to create a new message.
  */
 export declare const ValidateCredentialResponseSchema: GenMessage<ValidateCredentialResponse>;
+
+/**
+ * Asks for the key.
+ *
+ * @generated from message tendon.v1.GetSealingKeyRequest
+ */
+export declare type GetSealingKeyRequest = Message<"tendon.v1.GetSealingKeyRequest"> & {
+};
+
+/**
+ * Describes the message tendon.v1.GetSealingKeyRequest.
+ * Use `create(GetSealingKeyRequestSchema)` to create a new message.
+ */
+export declare const GetSealingKeyRequestSchema: GenMessage<GetSealingKeyRequest>;
+
+/**
+ * The key that secrets are sealed to now.
+ *
+ * @generated from message tendon.v1.GetSealingKeyResponse
+ */
+export declare type GetSealingKeyResponse = Message<"tendon.v1.GetSealingKeyResponse"> & {
+  /**
+   * The key.
+   *
+   * @generated from field: tendon.v1.SealingKey key = 1;
+   */
+  key?: SealingKey | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.GetSealingKeyResponse.
+ * Use `create(GetSealingKeyResponseSchema)` to create a new message.
+ */
+export declare const GetSealingKeyResponseSchema: GenMessage<GetSealingKeyResponse>;
 
 /**
  * Whether a credential works.
@@ -1272,9 +1421,11 @@ export declare const VaultService: GenService<{
    * Adds a credential. The secret is sealed to the proxy's public key before it is stored, or arrives sealed.
    *
    * Effect: one new credential.
-   * Idempotency: a repeat with the same request_id returns the first credential.
-   * Fails: NOT_FOUND, ALREADY_EXISTS when a live credential of the vault has the same destination, NOT_CONFIGURED
-   * while no proxy has published a key, INVALID_FIELD, REQUEST_ID_REUSED.
+   * Idempotency: a repeat with the same request_id returns the first credential. Secrets are not compared: nothing is
+   * kept by which one could be guessed.
+   * Fails: NOT_FOUND, VAULT_ARCHIVED, ALREADY_EXISTS when a live credential of the vault has the same destination or
+   * another has the id, LIMIT_EXCEEDED when the vault has 20, NOT_CONFIGURED while no proxy has published a key,
+   * INVALID_FIELD, REQUEST_ID_REUSED.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.VaultService.CreateCredential
@@ -1315,11 +1466,14 @@ export declare const VaultService: GenService<{
     output: typeof ListCredentialsResponseSchema;
   },
   /**
-   * Replaces a credential's secret, or what may be changed of its use.
+   * Replaces a credential's secret, or what may be changed of its use. A use without a secret, and a part of a secret, are
+   * put into the sealed text by a proxy, which may be set to refuse new destinations.
    *
    * Effect: running sessions use the new secret from their next call on.
    * Idempotency: repeating it sets the same again.
-   * Fails: NOT_FOUND, NOT_CONFIGURED while no proxy has published a key, INVALID_FIELD.
+   * Fails: NOT_FOUND, CREDENTIAL_ARCHIVED, ALREADY_EXISTS when another has the new destination, NOT_CONFIGURED while no
+   * proxy has published a key or, where one is needed, is connected, DESTINATION_FIXED, SEAL_REFUSED when the proxy does
+   * not take the sealed text for this credential's, UNAVAILABLE while its token is being refreshed, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.VaultService.UpdateCredential
@@ -1373,6 +1527,22 @@ export declare const VaultService: GenService<{
     methodKind: "unary";
     input: typeof ValidateCredentialRequestSchema;
     output: typeof ValidateCredentialResponseSchema;
+  },
+  /**
+   * Reads the public key that secrets are sealed to now, for callers who seal by themselves: a compact JWE with
+   * `alg` ECDH-ES+A256KW, `enc` A256GCM and the key's id as `kid`, of a SealedContent in its JSON form.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_CONFIGURED while no proxy has published a key.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.VaultService.GetSealingKey
+   */
+  getSealingKey: {
+    methodKind: "unary";
+    input: typeof GetSealingKeyRequestSchema;
+    output: typeof GetSealingKeyResponseSchema;
   },
 }>;
 
