@@ -50,7 +50,7 @@ async function runWith(
   done.catch(() => {});
   for (let i = 0; i < 100 && !settled; i += 1) {
     await new Promise((resolve) => setImmediate(resolve));
-    clock.advance(2_000);
+    await clock.advance(2_000);
   }
   return { result: await done, seen, lease };
 }

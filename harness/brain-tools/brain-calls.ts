@@ -1,7 +1,6 @@
 /** Runs the calls that the brain runs itself, and says what their results are. A call that was run before is run again: its effects know it by its event id. */
 import { Backoff } from "../../kit/backoff.ts";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
-import type { Logger } from "../../kit/log.ts";
 import { parseObject } from "../event-payload.ts";
 import { judgeFailure, MAX_BROKEN } from "../server-failure.ts";
 import type { OpenCall } from "../session-state.ts";
@@ -10,7 +9,6 @@ import { boundedContent } from "./result-content.ts";
 
 export interface BrainCallsOptions extends Omit<BrainCall, "eventId"> {
   readonly tools: ReadonlyMap<string, BrainTool>;
-  readonly log: Logger;
 }
 
 /** The payload fields of a result. */
@@ -40,16 +38,13 @@ export class BrainCalls {
   }
 
   private async repeat(tool: BrainTool, call: OpenCall, signal: AbortSignal): Promise<BrainToolResult> {
-    const { clock, lease, log, tools: _, ...rest } = this.options;
+    const { tools: _, ...known } = this.options;
+    const { clock, lease, log } = known;
     const backoff = new Backoff(clock, RETRY);
     let broken = 0;
     for (;;) {
       try {
-        return await tool.run(
-          parseObject(call.input),
-          { ...rest, clock, lease, eventId: call.eventId },
-          signal,
-        );
+        return await tool.run(parseObject(call.input), { ...known, eventId: call.eventId }, signal);
       } catch (error) {
         signal.throwIfAborted();
         const verdict = judgeFailure(error);

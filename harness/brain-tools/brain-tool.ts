@@ -15,6 +15,7 @@
  * Bounds: `run` must end by itself. Texts are cut as those of hands are; content blocks that are too large are an error.
  */
 import type { Clock } from "../../kit/clock.ts";
+import type { Logger } from "../../kit/log.ts";
 import type { Agent } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Json } from "../event-payload.ts";
 import type { Lease } from "../lease.ts";
@@ -46,6 +47,8 @@ export interface BrainCall {
   /** `lease.proof` goes along with every call to the server. */
   readonly lease: Lease;
   readonly clock: Clock;
+  /** For operators; no secrets, no payloads. */
+  readonly log: Logger;
 }
 
 export type BrainToolResult =
