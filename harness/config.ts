@@ -60,6 +60,15 @@ export const harnessSettings = defineSettings({
     default: 150_000,
     help: "Milliseconds after which a failing model is given up until the next message, attempts included.",
   },
+  TENDON_EXTERNAL_LOOPS: {
+    parse: text(),
+    help: "JSON file with the programs that agents may name for the loop `external`; without it that loop is not offered.",
+  },
+  TENDON_EXTERNAL_LOOP_PROCESSES: {
+    parse: integer({ min: 1, max: 10_000 }),
+    default: 64,
+    help: "Programs of the loop `external` that run at a time at most.",
+  },
   ...dialSettings,
   ...programSettings,
 });
@@ -73,4 +82,16 @@ export function readConfig(): Settings<typeof harnessSettings> {
     if ("secret" in setting) delete process.env[name];
   }
   return readSettings(harnessSettings, environment, { knownElsewhere: KNOWN_NAMES });
+}
+
+/** Of this process's environment, what programs that a harness starts may have: nothing of ours, and nothing secret. */
+const PASSED_ON = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ"];
+
+export function childEnvironment(): Record<string, string> {
+  const environment: Record<string, string> = {};
+  for (const name of PASSED_ON) {
+    const value = process.env[name];
+    if (value !== undefined) environment[name] = value;
+  }
+  return environment;
 }

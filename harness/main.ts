@@ -10,11 +10,12 @@ import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
-import { type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
+import { childEnvironment, type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
 import { Harness } from "./harness.ts";
 import { ModelClient } from "./loops/claude/model-client.ts";
 import { createModelFetch } from "./loops/claude/model-fetch.ts";
-import { createLoops } from "./loops/registry.ts";
+import { readProgramTable } from "./loops/external/program-table.ts";
+import { createLoops, type LoopsOptions } from "./loops/registry.ts";
 import { openModelSource } from "./model-source.ts";
 
 const NAME = "tendon-harness";
@@ -66,7 +67,10 @@ class HarnessProgram implements Service {
         sessions: connection.client(SessionService),
         hands: connection.client(HandService),
       },
-      loops: createLoops({ claude: { client, defaultModel: source.defaultModel } }),
+      loops: createLoops({
+        claude: { client, clock: systemClock, defaultModel: source.defaultModel },
+        ...this.externalLoop(),
+      }),
       capacity: config.TENDON_HARNESS_CAPACITY,
       modelSource: source.kind,
       build: BUILD,
@@ -85,6 +89,17 @@ class HarnessProgram implements Service {
     });
     await harness.start();
     this.stops.unshift(() => harness.stop());
+  }
+
+  private externalLoop(): Pick<LoopsOptions, "external"> {
+    const { TENDON_EXTERNAL_LOOPS: path, TENDON_EXTERNAL_LOOP_PROCESSES: maxProcesses } = this.config;
+    if (path === undefined) return {};
+    try {
+      const programs = readProgramTable(path);
+      return { external: { programs, environment: childEnvironment(), maxProcesses, clock: systemClock } };
+    } catch (error) {
+      throw new StartupError(messageOf(error));
+    }
   }
 
   private openConnections() {

@@ -13,8 +13,15 @@
  *
  * `signal` aborts when a client interrupts, the lease is lost or the program stops; `run` then ends soon, with any
  * outcome or error: it is dropped. An error thrown otherwise is a bug: the turn ends with an internal error.
+ *
+ * A loop may be around a program that has a loop of its own, which asks a model, calls tools and asks again. It lets that
+ * program run from one `run` to the next: what the program's model said is proposed when it is whole, the program waits for
+ * its results meanwhile, and the next `run` gives it those of the history. So each of its requests is a step here, recorded
+ * before it is made, and every call goes the way of all calls. Such a program ends with `held` at the latest; what the next
+ * one needs beyond the history is left in the log with `keep`.
  */
 import type { Clock } from "../../kit/clock.ts";
+import type { FailureOrigin } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Agent } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
@@ -39,6 +46,8 @@ export interface LoopTurn {
   readonly log: Logger;
   /** Most milliseconds that the model may be silent in this attempt. */
   readonly maxSilenceMs: number;
+  /** Aborts when this harness does not hold the session any more: what a loop has kept for it ends. One for each lease. */
+  readonly held: AbortSignal;
   /** Shows watchers what is forming (L5). Never blocks, lossy. */
   preview(preview: LoopPreview): void;
   /** An id for an event that is about to be proposed. */
@@ -52,13 +61,40 @@ export type LoopPreview =
 /** How a `run` ended. */
 export type LoopOutcome =
   | { readonly kind: "response"; readonly response: ProposedResponse }
-  | { readonly kind: "failed"; readonly failure: ModelFailure };
+  | { readonly kind: "failed"; readonly failure: ModelFailure }
+  /**
+   * Later requests are to say something else than the log alone would. The runner records it, and calls `run` again: in the
+   * same span where no model was asked for it, else after the span's end.
+   */
+  | {
+      readonly kind: "context_changed";
+      readonly change: ContextChange;
+      readonly request?: { readonly usage: ModelUsage; readonly stop: ResponseStop };
+    };
+
+/** A decision that the loop will plan by, in this process or another. Recorded as `brain.context_changed`. */
+export interface ContextChange {
+  /** For clients, as `change`. `compacted`: a summary stands in place of what came before. */
+  readonly kind: "results_trimmed" | "compacted";
+  /** What else clients may know. */
+  readonly payload: object;
+  /** What the loop needs to know again. */
+  readonly internal: object;
+}
 
 /** One whole answer of a model. */
 export interface ProposedResponse {
   readonly events: readonly ProposedEvent[];
   readonly stop: ResponseStop;
   readonly usage: ModelUsage;
+  /** What the loop wants to find again, for brains only: a JSON value, in the `internal` of the span's end. */
+  readonly keep?: KeptMemory;
+}
+
+export interface KeptMemory {
+  /** Who keeps it: a loop reads only its own. */
+  readonly by: string;
+  readonly value: unknown;
 }
 
 /** An event of the answer. `blocks` go into `internal` and are what a later request is rebuilt from. */
@@ -117,7 +153,8 @@ export interface ModelFailure {
     | "model_overloaded_error"
     | "model_rate_limited_error"
     | "model_request_failed_error"
-    | "billing_error";
+    | "billing_error"
+    | "loop_failed_error";
   /** For people; holds no secret. */
   readonly message: string;
   /** Attempts that are worth making in all while the model fails this way; Infinity leaves it to the time bound. */
@@ -126,4 +163,26 @@ export interface ModelFailure {
   readonly retryAfterMs: number | undefined;
   /** Whether the answer had begun to arrive. */
   readonly began: boolean;
+  /** The next attempt asks for something else, so there is nothing to wait for. */
+  readonly isRetriedAtOnce?: boolean;
+  /** For the loop itself: it finds this in the `internal` of the span's end, as `failure.note`. */
+  readonly note?: object;
+  /** What was used all the same, for an answer that is of no use. */
+  readonly used?: { readonly model: string; readonly usage: ModelUsage };
+  /** Where it failed, when that was not at the model. */
+  readonly origin?: LoopFault;
+}
+
+/** A loop's own failure. */
+export interface LoopFault extends FailureOrigin {
+  readonly part: "harness";
+  readonly reason:
+    | "LOOP_NOT_CONFIGURED"
+    | "LOOP_NOT_INSTALLED"
+    | "LOOP_NOT_STARTED"
+    | "LOOP_EXITED"
+    | "LOOP_SILENT"
+    | "LOOP_BAD_LINE"
+    | "LOOP_LINE_TOO_LONG"
+    | "LOOP_TOO_MUCH";
 }

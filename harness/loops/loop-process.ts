@@ -1,0 +1,141 @@
+/**
+ * A program that a loop runs for one session: in a process group and a scratch directory of its own, both gone once it is
+ * ended, and also when this harness is killed, whatever the program does.
+ *
+ * The group is watched from inside: its shell keeps one end of a pipe whose other end only this process holds. When that
+ * closes, by `end` or by the death of the harness, the watcher removes the scratch directory and kills the group. What
+ * leaves its group (`setsid`) is not reached.
+ */
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Duplex, Readable, Writable } from "node:stream";
+import { type Clock, within } from "../../kit/clock.ts";
+import { messageOf } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+
+export interface LoopProgram {
+  /** For the log. */
+  readonly name: string;
+  /** The program, looked for in PATH, and its arguments. */
+  readonly argv: readonly string[];
+  /** All of its environment but HOME and TMPDIR, which are the scratch directory. */
+  readonly environment: Readonly<Record<string, string>>;
+  /** Where it starts; by default the scratch directory. */
+  readonly directory?: string;
+}
+
+/** `$1` is the scratch directory. Descriptor 3 stays open in the watcher alone. */
+const WATCHED = [
+  '{ read -r _ <&3; rm -rf -- "$1"; kill -9 "-$$"; } </dev/null >/dev/null 2>&1 &',
+  "shift; exec 3<&-",
+  'exec "$@"',
+].join("\n");
+
+/** After it was killed; a process that waits for a disk that does not answer is left alone. */
+const END_WAIT_MS = 5_000;
+const MAX_STDERR_LINE_CHARS = 2_000;
+/** Of one process; what it writes beyond that is dropped. */
+const MAX_STDERR_CHARS = 64 * 1024;
+
+export class LoopProcess {
+  readonly scratch: string;
+  /** Resolves when the program itself has ended, with words for how. Never rejects. */
+  readonly ended: Promise<string>;
+  private readonly child: ChildProcess;
+  private readonly watched: Duplex;
+  private readonly clock: Clock;
+  private over = false;
+
+  private constructor(child: ChildProcess, scratch: string, clock: Clock) {
+    this.child = child;
+    this.scratch = scratch;
+    this.clock = clock;
+    this.watched = child.stdio[3] as Duplex;
+    this.watched.on("error", () => {});
+    this.stdin.on("error", () => {});
+    this.ended = new Promise((resolve) => {
+      child.once("error", (error) => resolve(`it could not be started: ${messageOf(error)}`));
+      child.once("exit", (code, signal) =>
+        resolve(signal === null ? `it ended with exit code ${code}` : `it was ended by ${signal}`),
+      );
+    });
+    // What the program left behind in its group ends with it.
+    void this.ended.then(() => {
+      this.over = true;
+      this.watched.destroy();
+      void this.removeScratch();
+    });
+  }
+
+  static async start(program: LoopProgram, clock: Clock, log: Logger): Promise<LoopProcess> {
+    const scratch = await mkdtemp(join(tmpdir(), "tendon-loop-"));
+    const child = spawn("/bin/sh", ["-c", WATCHED, "tendon-loop", scratch, ...program.argv], {
+      cwd: program.directory ?? scratch,
+      env: { ...program.environment, HOME: scratch, TMPDIR: scratch },
+      stdio: ["pipe", "pipe", "pipe", "pipe"],
+      detached: true,
+    });
+    logStderr(child.stderr!, program.name, log);
+    return new LoopProcess(child, scratch, clock);
+  }
+
+  get stdin(): Writable {
+    return this.child.stdin!;
+  }
+
+  get stdout(): Readable {
+    return this.child.stdout!;
+  }
+
+  get process(): ChildProcess {
+    return this.child;
+  }
+
+  get isOver(): boolean {
+    return this.over;
+  }
+
+  /** Kills the whole group and removes the scratch directory. May be called often; never rejects. */
+  async end(): Promise<void> {
+    const { pid } = this.child;
+    if (!this.over && pid !== undefined) {
+      try {
+        process.kill(-pid, "SIGKILL");
+      } catch {
+        // It ends by itself just now; the watcher ends what is left of its group.
+      }
+    }
+    this.watched.destroy();
+    this.stdin.destroy();
+    await within(this.clock, END_WAIT_MS, this.ended, () => new Error("it does not end")).catch(() => {});
+    await this.removeScratch();
+  }
+
+  private async removeScratch(): Promise<void> {
+    await rm(this.scratch, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+  }
+}
+
+/** What a program says for people goes to the harness's log, never into a session. */
+function logStderr(stderr: Readable, program: string, log: Logger): void {
+  let line = "";
+  let chars = 0;
+  const say = () => {
+    if (line.trim() !== "") log.warn({ program, line: line.trimEnd() }, "a loop's program says");
+    line = "";
+  };
+  stderr.setEncoding("utf8");
+  stderr.on("error", () => {});
+  stderr.on("data", (text: string) => {
+    if (chars > MAX_STDERR_CHARS) return;
+    chars += text.length;
+    for (const part of text.slice(0, MAX_STDERR_CHARS).split(/(?<=\n)/)) {
+      line = (line + part).slice(0, MAX_STDERR_LINE_CHARS);
+      if (part.endsWith("\n")) say();
+    }
+    if (chars > MAX_STDERR_CHARS) log.warn({ program }, "the rest of what a loop's program says is dropped");
+  });
+  stderr.on("end", say);
+}
