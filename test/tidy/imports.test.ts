@@ -53,6 +53,11 @@ const FENCES: readonly { readonly package: RegExp; readonly only: RegExp; readon
     only: /^(mcp-proxy\/|harness\/(mcp-client|loops\/claude-code)|hand-agent\/drivers\/mcp\/)/,
   },
   { package: /^@connectrpc\//, only: /^kit\// },
+  { package: /^@opentelemetry\/api$/, only: /^kit\// },
+  {
+    package: /^@opentelemetry\/(sdk|exporter|resources)/,
+    only: /^(server|harness|mcp-proxy)\/tracing\.ts$/,
+  },
   { package: /^commander$/, only: /^cli\// },
   { package: /^(vitest|tsx|esbuild)/, only: /^$/ },
 ];
