@@ -195,7 +195,8 @@ export function deadSpanEnd(
   },
 ): EventInput {
   const used = failure?.used;
-  const usage = used === undefined ? { model_usage: wireUsage(NO_USAGE) } : usageFields(used.model, used.usage);
+  const usage =
+    used === undefined ? { model_usage: wireUsage(NO_USAGE) } : usageFields(used.model, used.usage);
   const payload = { model_request_start_id: spanId, is_error: true, ...usage };
   if (failure === undefined) return brainEvent(id, "span.model_request_end", payload);
   const { type, elapsedMs, waitMs, note } = failure;
@@ -215,10 +216,8 @@ export function failureEvents(
   newId: NewId,
 ): EventInput[] {
   const waitMs = verdict.kind === "retry" ? verdict.waitMs : 0;
-  const { type, note, used } = failure;
-  const facts = { type, note, used, elapsedMs: verdict.elapsedMs, waitMs };
-  const end = deadSpanEnd(newId(), spanId, facts);
-  const error = { type, message: failure.message, ...(failure.origin ?? { part: "model" }) };
+  const end = deadSpanEnd(newId(), spanId, { ...failure, elapsedMs: verdict.elapsedMs, waitMs });
+  const error = { type: failure.type, message: failure.message, ...(failure.origin ?? { part: "model" }) };
   if (verdict.kind === "retry") {
     return [
       end,
@@ -237,11 +236,7 @@ interface SessionFailure {
   readonly reason?: string;
 }
 
-export function exhaustedEvents(
-  error: SessionFailure,
-  state: SessionState,
-  newId: NewId,
-): EventInput[] {
+export function exhaustedEvents(error: SessionFailure, state: SessionState, newId: NewId): EventInput[] {
   return [
     errorEvent(newId(), error, "exhausted"),
     ...idleEvents({ type: "retries_exhausted" }, null, state, newId),

@@ -4,7 +4,7 @@ import { EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { nextStep } from "./next-step.ts";
 import { applyEvent, newSessionState } from "./session-state.ts";
 
-const SETTINGS = { takeQueuedEachStep: false, maxRounds: 10, maxCutOffs: 3 };
+const SETTINGS = { takeQueuedEachStep: false, maxRounds: 10, maxCutOffs: 3, maxCompactions: 3 };
 
 /** What comes next after these events; each is its type, payload and internal, and its id is e<position>. */
 function stepAfter(

@@ -8,6 +8,8 @@ export interface StepSettings {
   readonly maxRounds: number;
   /** Answers in a row that may be cut off inside a call. */
   readonly maxCutOffs: number;
+  /** Summaries of the context in a row that no answer follows. */
+  readonly maxCompactions: number;
 }
 
 export type NextStep =
@@ -19,7 +21,7 @@ export type NextStep =
   /** Only clients can go on; they are told which calls wait. */
   | { readonly kind: "await_clients"; readonly callIds: readonly string[] }
   | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
-  | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" }
+  | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
   | { readonly kind: "end_turn"; readonly reason: "end_turn" | "refusal" }
   /** Nothing to do until a client says something. */
   | { readonly kind: "rest" };
@@ -56,6 +58,7 @@ function stepWithCalls({ openCalls, status, announcedCalls }: SessionState): Nex
 function stepInTurn(state: SessionState, settings: StepSettings): NextStep {
   if (state.rounds >= settings.maxRounds) return { kind: "give_up", why: "rounds" };
   if (state.cutOffs >= settings.maxCutOffs) return { kind: "give_up", why: "cut_offs" };
+  if (state.compactions >= settings.maxCompactions) return { kind: "give_up", why: "compactions" };
   const takesMessages = settings.takeQueuedEachStep || state.turn === 0;
   return { kind: "ask", turn: state.turn, inputs: consumable(state, takesMessages) };
 }

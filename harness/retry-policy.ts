@@ -33,7 +33,8 @@ export function retryVerdict(
   const attempts = before.attempts + 1;
   if (attempts >= failure.maxAttempts) return { kind: "exhausted", elapsedMs };
   const window = Math.min(bounds.maxMs, bounds.firstMs * 2 ** Math.min(before.attempts, 30));
-  const waitMs = Math.round(Math.max(window / 2 + random() * (window / 2), failure.retryAfterMs ?? 0));
+  const backoffMs = failure.isRetriedAtOnce ? 0 : window / 2 + random() * (window / 2);
+  const waitMs = Math.round(Math.max(backoffMs, failure.retryAfterMs ?? 0));
   const leastMs = Math.min(MIN_ATTEMPT_MS, bounds.totalMs / 100);
   if (elapsedMs + waitMs + leastMs > bounds.totalMs) return { kind: "exhausted", elapsedMs };
   return { kind: "retry", waitMs, elapsedMs };

@@ -16,6 +16,7 @@ import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import {
   brainEvent,
+  contextEvents,
   deadSpanEnd,
   errorResult,
   exhaustedEvents,
@@ -67,6 +68,9 @@ class Interrupted extends Error {
 }
 
 const MAX_CUT_OFFS = 3;
+const MAX_COMPACTIONS = 3;
+/** Changes of its context that a loop may propose before it asks a model for something. */
+const MAX_CONTEXT_CHANGES = 8;
 const UNRECORDED_RETRY_MS = 5_000;
 
 export class Runner {
@@ -90,6 +94,7 @@ export class Runner {
       takeQueuedEachStep: this.spec?.queuedMessages === QueuedMessages.NEXT_STEP,
       maxRounds: settings.maxRounds,
       maxCutOffs: MAX_CUT_OFFS,
+      maxCompactions: MAX_COMPACTIONS,
     };
     this.catalogue = toolCatalogue(this.spec, assignment.slots);
     const calls = new ServerCalls(lease, clock);
@@ -197,9 +202,14 @@ export class Runner {
     const trouble = state.trouble;
     const startedMs = clock.monotonicMs();
     const maxSilenceMs = attemptSilenceMs(trouble, settings.modelTimeoutMs, settings.retry);
-    const outcome = await this.untilInterrupted(this.options.draining, (signal) =>
-      this.runLoop(maxSilenceMs, signal),
-    );
+    let outcome = await this.runLoop(maxSilenceMs);
+    for (let changes = 0; outcome?.kind === "context_changed"; changes++) {
+      const { change, request } = outcome;
+      await this.writer.append(contextEvents(change, request, spanId, model, this.newId));
+      if (request !== undefined) return;
+      if (changes >= MAX_CONTEXT_CHANGES) throw new Error("a loop changes its context without end");
+      outcome = await this.runLoop(maxSilenceMs);
+    }
     this.feed.flush();
     // The next step closes the span and settles the rest.
     if (outcome === undefined) return;
@@ -215,7 +225,8 @@ export class Runner {
     }
   }
 
-  private runLoop(maxSilenceMs: number, signal: AbortSignal): Promise<LoopOutcome> {
+  /** Undefined when a client interrupted it. */
+  private runLoop(maxSilenceMs: number): Promise<LoopOutcome | undefined> {
     const { assignment, clock, log, lease, loop } = this.options;
     const turn = {
       sessionId: lease.sessionId,
@@ -229,7 +240,7 @@ export class Runner {
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
     };
-    return loop.run(turn, signal);
+    return this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal));
   }
 
   private async runCalls(): Promise<void> {
@@ -334,7 +345,12 @@ function raceSignal<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   });
 }
 
-function giveUpError(why: "rounds" | "cut_offs", { maxRounds, maxCutOffs }: StepSettings) {
+function giveUpError(why: "rounds" | "cut_offs" | "compactions", settings: StepSettings) {
+  const { maxRounds, maxCutOffs, maxCompactions } = settings;
+  if (why === "compactions") {
+    const message = `The context was summarised ${maxCompactions} times in a row, and still leaves no room for an answer.`;
+    return { type: "compaction_limit_reached_error", message, part: "model" };
+  }
   const message =
     why === "rounds"
       ? `The turn has run ${maxRounds} rounds of tool calls, which is the most that one turn may.`

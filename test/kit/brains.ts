@@ -46,7 +46,8 @@ export async function startBrains(options: {
     model &&
     new ModelClient({ apiKey: model.apiKey, baseUrl: model.url, fetch: transport.fetch, clock: systemClock });
   const loops: Loop[] = [scriptedLoop, ...(options.loops ?? [])];
-  if (client !== undefined) loops.push(createClaudeLoop({ client, defaultModel: "claude-test" }));
+  if (client !== undefined)
+    loops.push(createClaudeLoop({ client, clock: systemClock, defaultModel: "claude-test" }));
   const harness = new Harness({
     server: options.through?.(clients) ?? clients,
     loops: new Map(loops.map((loop) => [loop.name, loop])),

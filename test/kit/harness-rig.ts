@@ -59,7 +59,9 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
       fetch: transport.fetch,
       clock: systemClock,
     });
-    const loops = new Map(createLoops({ claude: { client, defaultModel: "claude-test" } }));
+    const loops = new Map(
+      createLoops({ claude: { client, clock: systemClock, defaultModel: "claude-test" } }),
+    );
     for (const loop of options.loops ?? []) loops.set(loop.name, loop);
     const harness = new Harness({
       server: clients,

@@ -1,48 +1,134 @@
 /** The loop on the Messages API: plans a request from the log, streams the answer, proposes what is in it. */
-import type { Loop, LoopOutcome, LoopTurn } from "../loop.ts";
+import type { Clock } from "../../../kit/clock.ts";
+import type { Loop, LoopOutcome, LoopTurn, ModelFailure, ProposedResponse } from "../loop.ts";
+import { type ClaudeSettings, claudeSettings, SettingsInvalid } from "./loop-settings.ts";
 import { type ModelClient, ModelFailed } from "./model-client.ts";
-import { modelOf, plan } from "./plan.ts";
+import { ModelWindows } from "./model-windows.ts";
+import { type NextRequest, nextRequest, sizeOf } from "./next-request.ts";
+import { type ModelRequest, modelOf, type RequestParts, requestParts } from "./plan.ts";
+import type { FailureNote } from "./request-trouble.ts";
 import { BrokenAnswer, ResponseReader } from "./response-reader.ts";
+import { summaryOf } from "./summary-request.ts";
 
 export interface ClaudeLoopOptions {
-  readonly client: Pick<ModelClient, "stream">;
+  readonly client: Pick<ModelClient, "stream" | "windowTokens">;
+  readonly clock: Clock;
   /** For agents that name no model. */
   readonly defaultModel: string;
 }
 
-export function createClaudeLoop({ client, defaultModel }: ClaudeLoopOptions): Loop {
+export function createClaudeLoop({ client, clock, defaultModel }: ClaudeLoopOptions): Loop {
+  const loop = new ClaudeLoop(client, new ModelWindows(client, clock), defaultModel);
   return {
     name: "claude",
     model: (agent) => modelOf(agent, defaultModel),
-    run: (turn, signal) => ask(client, defaultModel, turn, signal),
+    run: (turn, signal) => loop.run(turn, signal),
   };
 }
 
-async function ask(
-  client: ClaudeLoopOptions["client"],
-  defaultModel: string,
-  turn: LoopTurn,
-  signal: AbortSignal,
-): Promise<LoopOutcome> {
-  const { agent, tools, history } = turn;
-  const { body } = plan({ agent, tools, history, defaultModel });
-  const reader = new ResponseReader(turn.newEventId, (preview) => turn.preview(preview));
-  try {
-    for await (const event of client.stream(body, turn.maxSilenceMs, signal)) reader.take(event);
-    return { kind: "response", response: reader.finish() };
-  } catch (error) {
-    if (error instanceof ModelFailed) return { kind: "failed", failure: error.failure };
-    if (error instanceof BrokenAnswer && !signal.aborted) return { kind: "failed", failure: broken(error) };
-    throw error;
+class ClaudeLoop {
+  private readonly client: ClaudeLoopOptions["client"];
+  private readonly windows: ModelWindows;
+  private readonly defaultModel: string;
+
+  constructor(client: ClaudeLoopOptions["client"], windows: ModelWindows, defaultModel: string) {
+    this.client = client;
+    this.windows = windows;
+    this.defaultModel = defaultModel;
+  }
+
+  async run(turn: LoopTurn, signal: AbortSignal): Promise<LoopOutcome> {
+    const { agent, tools, history } = turn;
+    try {
+      const settings = claudeSettings(agent.spec?.loopSettings ?? "");
+      const parts = requestParts({ agent, tools, history, defaultModel: this.defaultModel });
+      const next = await this.next(parts, settings);
+      if (next.kind === "change") return { kind: "context_changed", change: next.change };
+      return await this.ask(next, settings, turn, signal);
+    } catch (error) {
+      if (error instanceof SettingsInvalid) return { kind: "failed", failure: unusable(error) };
+      if (error instanceof BrokenAnswer && !signal.aborted) return { kind: "failed", failure: broken(error) };
+      throw error;
+    }
+  }
+
+  private async next(parts: RequestParts, settings: ClaudeSettings): Promise<NextRequest> {
+    const model = modelOf(parts.agent, this.defaultModel);
+    const { tokens } = sizeOf(parts, ModelWindows.assumed(model));
+    const window = settings.windowTokens ?? (await this.windows.of(model, tokens));
+    return nextRequest(parts, sizeOf(parts, window), settings);
+  }
+
+  private async ask(
+    next: Exclude<NextRequest, { kind: "change" }>,
+    { compact }: ClaudeSettings,
+    turn: LoopTurn,
+    signal: AbortSignal,
+  ): Promise<LoopOutcome> {
+    try {
+      const response = await this.answer(next.request, next.kind === "ask", turn, signal);
+      return next.kind === "ask" ? { kind: "response", response } : summarised(next, response);
+    } catch (error) {
+      if (!(error instanceof ModelFailed)) throw error;
+      const { failure, tooLong } = error;
+      if (tooLong === undefined || compact === undefined) return { kind: "failed", failure };
+      return { kind: "failed", failure: goesOnShorter(failure, tooLong.limitTokens) };
+    }
+  }
+
+  /** Watchers see an answer form, but not a summary, which is no part of the talk. */
+  private async answer(
+    { body }: ModelRequest,
+    isShown: boolean,
+    turn: LoopTurn,
+    signal: AbortSignal,
+  ): Promise<ProposedResponse> {
+    const reader = new ResponseReader(turn.newEventId, (preview) => isShown && turn.preview(preview));
+    for await (const event of this.client.stream(body, turn.maxSilenceMs, signal)) reader.take(event);
+    return reader.finish();
   }
 }
 
-function broken(error: BrokenAnswer) {
+function summarised(
+  next: Extract<NextRequest, { kind: "summarise" }>,
+  response: ProposedResponse,
+): LoopOutcome {
+  const summary = summaryOf(response);
+  const { usage, stop } = response;
+  if (summary !== undefined) {
+    return { kind: "context_changed", change: next.change(summary), request: { usage, stop } };
+  }
+  const note: FailureNote = { kind: "no_summary" };
+  const used = { model: next.request.model, usage };
+  const message = `The model was asked for a summary of the conversation and gave none (${stop.reason}).`;
+  return { kind: "failed", failure: { ...failed(message), used, note, isRetriedAtOnce: true } };
+}
+
+/** The next attempt asks for less, and the one after the last gets an extract. */
+function goesOnShorter(failure: ModelFailure, limitTokens: number | undefined): ModelFailure {
+  const note: FailureNote = {
+    kind: "prompt_too_long",
+    ...(limitTokens !== undefined && { limit_tokens: limitTokens }),
+  };
+  return { ...failure, maxAttempts: Number.POSITIVE_INFINITY, note, isRetriedAtOnce: true };
+}
+
+function broken(error: BrokenAnswer): ModelFailure {
+  return { ...failed(`The model's answer broke off: ${error.message}.`), began: true };
+}
+
+function unusable(error: SettingsInvalid): ModelFailure {
+  const message = `The agent's settings for the claude loop cannot be used: ${error.message}.`;
+  const origin = { part: "harness", reason: "LOOP_NOT_CONFIGURED" } as const;
+  return { ...failed(message), type: "loop_failed_error", maxAttempts: 1, origin };
+}
+
+function failed(message: string): ModelFailure {
   return {
-    type: "model_request_failed_error" as const,
-    message: `The model's answer broke off: ${error.message}.`,
+    type: "model_request_failed_error",
+    message,
     maxAttempts: Number.POSITIVE_INFINITY,
     retryAfterMs: undefined,
-    began: true,
+    began: false,
   };
 }

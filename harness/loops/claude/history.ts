@@ -1,16 +1,17 @@
 /**
  * The messages of a request, rebuilt from the log alone. Pure: the same events give the same bytes, and a longer log gives
- * messages that begin with those of the shorter one.
+ * messages that begin with those of the shorter one, unless a decision in the log says otherwise.
  *
  * B1 What the model said goes back as it came: its blocks are kept in `internal` and put back in their order.
  * B2 A message appears where a request first contained it (L6), not where it was appended.
  * B3 Every tool use is followed by its result, at the head of the next user message, in the order of the calls (X3).
  * B4 An answer that was cut, refused or holds nothing a request may hold leaves no message.
+ * B5 Messages change only where `brain.context_changed` stands in the log, and by what that says alone.
  */
 import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
-import { INTERRUPTED_TEXT } from "../../brain-events.ts";
 import {
   answeredId,
+  countOf,
   isObject,
   type Json,
   objectsOf,
@@ -20,18 +21,36 @@ import {
   stringOf,
   stringsOf,
 } from "../../event-payload.ts";
-import { inputBlocks, isBlank, jsonText, resultBlocks, textBlock } from "./blocks.ts";
-
-/** A message whose blocks are JSON texts. */
-export interface HistoryMessage {
-  readonly role: "user" | "assistant" | "system";
-  readonly blocks: string[];
-}
+import { inputBlocks, isBlank, jsonText, textBlock } from "./blocks.ts";
+import { type ContextDecision, decisionOf } from "./context-decision.ts";
+import { handedOverNote, lostNote } from "./hand-notes.ts";
+import { type BlockPlace, type HistoryMessage, MessageList } from "./message-list.ts";
+import { type RequestTrouble, TroubleCount } from "./request-trouble.ts";
+import { summaryMessages } from "./summary-messages.ts";
+import { type PlacedResult, resultBlock, trimmedResultBlock } from "./tool-results.ts";
 
 export interface History {
   readonly messages: readonly HistoryMessage[];
-  /** The last block of the request before: where its cached prefix ends. */
-  readonly previousEnd: { readonly message: number; readonly block: number } | undefined;
+  /** Of all messages; see block-weight.ts. */
+  readonly weight: number;
+  /** The last block of the newest request that was answered: up to there the model API has seen it. */
+  readonly answeredEnd: BlockPlace | undefined;
+  /** Up to here nothing is left to trim; undefined while nothing was trimmed. */
+  readonly settledEnd: BlockPlace | undefined;
+  /** In the order of the messages. */
+  readonly results: readonly PlacedResult[];
+  /** Where requests began: an answer follows, or nothing. Oldest first. */
+  readonly starts: readonly RequestStart[];
+  /** Tokens and weight of the messages up to the newest answer whose usage is known. */
+  readonly measured: { readonly tokens: number; readonly weight: number } | undefined;
+  readonly trouble: RequestTrouble;
+}
+
+export interface RequestStart {
+  /** Of the event. */
+  readonly position: number;
+  /** The last message that the request held. */
+  readonly message: HistoryMessage;
 }
 
 export function buildHistory(events: readonly Event[], modelNameOf: (event: Event) => string): History {
@@ -42,14 +61,15 @@ export function buildHistory(events: readonly Event[], modelNameOf: (event: Even
 
 interface Call {
   readonly eventId: string;
+  readonly position: number;
   readonly modelId: string;
 }
 
 class HistoryBuilder {
-  private readonly messages: HistoryMessage[] = [];
+  private readonly list = new MessageList();
   private readonly modelNameOf: (event: Event) => string;
   private readonly inputs = new Map<string, Event>();
-  private readonly results = new Map<string, Event>();
+  private readonly resultEvents = new Map<string, Event>();
   private readonly usedIds = new Set<string>();
   /** Blocks of the answer that is being read. */
   private answer: string[] = [];
@@ -58,8 +78,15 @@ class HistoryBuilder {
   private calls: Call[] = [];
   private consumed: Event[] = [];
   private notes: string[] = [];
-  private lastEnd: History["previousEnd"];
-  private previousEnd: History["previousEnd"];
+  private requestEnd: BlockPlace | undefined;
+  private answeredEnd: BlockPlace | undefined;
+  private settledEnd: BlockPlace | undefined;
+  private results: PlacedResult[] = [];
+  private starts: RequestStart[] = [];
+  private measured: History["measured"];
+  /** What the user said last, and where it stands. */
+  private words: { readonly message: HistoryMessage; readonly blocks: readonly string[] } | undefined;
+  private readonly trouble = new TroubleCount();
 
   constructor(modelNameOf: (event: Event) => string) {
     this.modelNameOf = modelNameOf;
@@ -67,7 +94,7 @@ class HistoryBuilder {
 
   add(event: Event): void {
     const answered = answeredId(event);
-    if (answered !== "" && !this.results.has(answered)) this.results.set(answered, event);
+    if (answered !== "" && !this.resultEvents.has(answered)) this.resultEvents.set(answered, event);
     switch (event.type) {
       case "user.message":
       case "system.message":
@@ -85,6 +112,7 @@ class HistoryBuilder {
       case "span.model_request_start":
         this.keepAnswer();
         this.tellUser();
+        this.noteStart(event);
         return;
       case "agent.thinking":
       case "agent.message":
@@ -93,16 +121,19 @@ class HistoryBuilder {
       case "agent.mcp_tool_use":
         this.addToAnswer(event);
         return;
+      case "brain.context_changed":
+        this.change(decisionOf(event));
+        return;
       case "span.model_request_end":
-        // An answer that broke off leaves nothing, unless its calls are in the log and so have results.
-        if (payloadOf(event).is_error === true && this.answerCalls.length === 0) this.answer = [];
-        this.keepAnswer();
+        this.endRequest(event);
     }
   }
 
   finish(): History {
     this.keepAnswer();
-    return { messages: this.messages, previousEnd: this.previousEnd };
+    const { list, answeredEnd, settledEnd, results, starts, measured, trouble } = this;
+    const { messages, weight } = list;
+    return { messages, weight, answeredEnd, settledEnd, results, starts, measured, trouble };
   }
 
   private consume(event: Event): void {
@@ -118,7 +149,7 @@ class HistoryBuilder {
     const kept = parseObject(event.internal).blocks;
     const blocks = Array.isArray(kept) ? objectsOf(kept) : this.blocksFromPayload(event);
     for (const block of blocks) {
-      if (block.type === "tool_use") this.answer.push(this.callBlock(event.id, block));
+      if (block.type === "tool_use") this.answer.push(this.callBlock(event, block));
       else if (block.type !== "text" || !isBlank(block.text)) this.answer.push(jsonText(block));
     }
   }
@@ -136,17 +167,31 @@ class HistoryBuilder {
     return [{ type: "tool_use", id: "", name: this.modelNameOf(event), input_text }];
   }
 
-  private callBlock(eventId: string, block: Json): string {
+  private callBlock({ id: eventId, position }: Event, block: Json): string {
     const own = stringOf(block.id);
     const isUsable = /^[a-zA-Z0-9_-]+$/.test(own) && !this.usedIds.has(own);
     const modelId = isUsable ? own : `toolu_${eventId}`;
     this.usedIds.add(modelId);
-    this.answerCalls.push({ eventId, modelId });
+    this.answerCalls.push({ eventId, position: Number(position), modelId });
     const text = stringOf(block.input_text);
     const written = objectText(text) ?? "{}";
     // Half of a surrogate pair is refused, however it is written.
     const input = /\\u[dD][89a-fA-F]/.test(written) ? jsonText(JSON.parse(written)) : written;
     return `{"type":"tool_use","id":${JSON.stringify(modelId)},"name":${jsonText(block.name)},"input":${input}}`;
+  }
+
+  private endRequest(event: Event): void {
+    const payload = payloadOf(event);
+    const internal = parseObject(event.internal);
+    const isError = payload.is_error === true;
+    // An answer that broke off leaves nothing, unless its calls are in the log and so have results.
+    if (isError && this.answerCalls.length === 0) this.answer = [];
+    this.keepAnswer();
+    this.trouble.requestEnded(isError, internal);
+    if (isError || internal.stop === "context") return;
+    this.answeredEnd = this.requestEnd;
+    const tokens = totalTokens(payload.model_usage);
+    if (tokens > 0) this.measured = { tokens, weight: this.list.weight };
   }
 
   private keepAnswer(): void {
@@ -156,75 +201,109 @@ class HistoryBuilder {
     this.answerCalls = [];
     while (blocks.length > 0 && /^\{"type":"(redacted_)?thinking"/.test(blocks.at(-1)!)) blocks.pop();
     if (blocks.length === 0) return;
-    const last = this.messages.at(-1);
-    // The rest of an answer that the model paused.
-    if (last?.role === "assistant") last.blocks.push(...blocks);
-    else this.messages.push({ role: "assistant", blocks });
+    // Joins the part before where the model paused its answer.
+    this.list.say("assistant", blocks);
     this.calls = calls;
   }
 
   /** What the model is told by the request that begins here. */
   private tellUser(): void {
-    const results = this.calls.map((call) => this.resultBlock(call));
-    this.calls = [];
+    const { list } = this;
+    this.tellResults();
     const system: string[][] = [];
-    this.sayAsUser(results);
     for (const input of this.consumed) {
       const blocks = inputBlocks(payloadOf(input));
-      if (input.type === "user.message") this.sayAsUser(blocks);
-      else if (this.messages.at(-1)?.role === "user") this.messages.push({ role: "system", blocks });
+      if (input.type === "user.message") {
+        list.say("user", blocks);
+        this.words = { message: list.last!, blocks };
+      } else if (list.last?.role === "user") list.push("system", blocks);
       else system.push(blocks);
       // One that came before any user's word waits for it: it has to follow one.
-      while (system.length > 0 && this.messages.at(-1)?.role === "user") {
-        this.messages.push({ role: "system", blocks: system.shift()! });
-      }
+      while (system.length > 0 && list.last?.role === "user") list.push("system", system.shift()!);
     }
     this.consumed = [];
-    this.sayAsUser(this.notes.map(textBlock));
+    list.say("user", this.notes.map(textBlock));
     this.notes = [];
-    const message = this.messages.length - 1;
-    if (message < 0) return;
-    const end = { message, block: this.messages[message]!.blocks.length - 1 };
-    // The same request once more has the same end, and so the same end before it.
-    if (this.lastEnd?.message === end.message && this.lastEnd.block === end.block) return;
-    this.previousEnd = this.lastEnd;
-    this.lastEnd = end;
   }
 
-  private sayAsUser(blocks: readonly string[]): void {
-    if (blocks.length === 0) return;
-    const last = this.messages.at(-1);
-    if (last?.role === "user") last.blocks.push(...blocks);
-    else this.messages.push({ role: "user", blocks: [...blocks] });
+  private tellResults(): void {
+    const { list, calls, resultEvents } = this;
+    this.calls = [];
+    const blocks = calls.map(({ eventId, modelId }) => resultBlock(modelId, resultEvents.get(eventId)));
+    list.say("user", blocks);
+    const message = list.last;
+    if (message === undefined) return;
+    const first = message.blocks.length - blocks.length;
+    for (const [i, { eventId, position, modelId }] of calls.entries()) {
+      const event = resultEvents.get(eventId);
+      const place = { message, block: first + i };
+      this.results.push({ place, position, modelId, event, isTrimmed: false });
+    }
   }
 
-  private resultBlock({ eventId, modelId }: Call): string {
-    const result = this.results.get(eventId);
-    const payload = result === undefined ? undefined : payloadOf(result);
-    const isError = payload === undefined || payload.is_error === true;
-    const content =
-      payload === undefined ? [textBlock(INTERRUPTED_TEXT)] : resultBlocks(payload.content, isError);
-    const head = `{"type":"tool_result","tool_use_id":${JSON.stringify(modelId)}`;
-    const body = content.length === 0 ? "" : `,"content":[${content.join(",")}]`;
-    return `${head}${body}${isError ? `,"is_error":true` : ""}}`;
+  private noteStart({ position }: Event): void {
+    const end = this.list.end();
+    if (end === undefined) return;
+    this.requestEnd = end;
+    if (end.message.role !== "assistant")
+      this.starts.push({ position: Number(position), message: end.message });
+  }
+
+  private change(decision: ContextDecision | undefined): void {
+    if (decision?.kind === "trim") this.trim(decision.beforePosition, decision.keepChars);
+    if (decision?.kind === "compact") this.compact(decision.keepFrom, decision.summary);
+  }
+
+  private trim(beforePosition: number, keepChars: number): void {
+    for (const result of this.results) {
+      if (result.position >= beforePosition) {
+        this.settledEnd = this.endBefore(result.place.message);
+        return;
+      }
+      if (result.isTrimmed) continue;
+      result.isTrimmed = true;
+      const { message, block } = result.place;
+      const trimmed = trimmedResultBlock(result, keepChars);
+      if (trimmed.length < message.blocks[block]!.length) this.list.replace(result.place, trimmed);
+    }
+    this.settledEnd = undefined;
+  }
+
+  /** The end of what a request before this message held. */
+  private endBefore(message: HistoryMessage): BlockPlace | undefined {
+    const { messages } = this.list;
+    const index = messages.indexOf(message);
+    const before = messages.slice(0, Math.max(0, index)).findLast(({ role }) => role !== "assistant");
+    return before && { message: before, block: before.blocks.length - 1 };
+  }
+
+  private compact(keepFrom: number, summary: string): void {
+    const { list } = this;
+    const start = this.starts.find(({ position }) => position === keepFrom);
+    const tail = start === undefined ? [] : list.after(start.message);
+    const dropped = list.messages.slice(0, list.messages.length - tail.length);
+    const lostWords =
+      this.words !== undefined && dropped.includes(this.words.message) ? this.words.blocks : [];
+    const head = summaryMessages(summary, lostWords, dropped);
+    list.replaceAllBefore(tail, head);
+    // A further summary would lose them otherwise.
+    if (lostWords.length > 0) this.words = { message: head[0]!, blocks: lostWords };
+    const isKept = ({ message }: { readonly message: HistoryMessage }) => tail.includes(message);
+    this.results = this.results.filter(({ place }) => isKept(place));
+    this.starts = this.starts.filter(isKept);
+    this.settledEnd = undefined;
+    this.answeredEnd = undefined;
+    this.trouble.compacted();
   }
 }
 
-function environmentNamed(slot: string): string {
-  return slot === "" ? "The execution environment" : `The execution environment "${slot}"`;
-}
-
-function handedOverNote(event: Event): string {
-  const { slot, to_session_id: toSessionId } = payloadOf(event);
-  const which = environmentNamed(stringOf(slot));
-  return stringOf(toSessionId) === ""
-    ? `[${which} was handed over to you by another session, with the files and processes that it has.]`
-    : `[${which} was handed over to another session, with its files and processes. The next tool call gets a new, empty one.]`;
-}
-
-function lostNote(event: Event): string {
-  const { slot, detail } = payloadOf(event);
-  const which = environmentNamed(stringOf(slot));
-  const why = stringOf(detail) === "" ? "" : ` (${stringOf(detail)})`;
-  return `[${which} was lost${why}: its files and processes are gone. The next tool call gets a new, empty one.]`;
+/** Tokens of a request and its answer together. */
+function totalTokens(reported: unknown): number {
+  const usage = isObject(reported) ? reported : {};
+  return (
+    countOf(usage.input_tokens) +
+    countOf(usage.cache_read_input_tokens) +
+    countOf(usage.cache_creation_input_tokens) +
+    countOf(usage.output_tokens)
+  );
 }

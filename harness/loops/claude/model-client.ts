@@ -24,10 +24,13 @@ export interface ModelClientOptions {
 export class ModelFailed extends Error {
   override readonly name = "ModelFailed";
   readonly failure: ModelFailure;
+  /** The request does not fit into the model's window, which holds so many tokens, as far as that was said. */
+  readonly tooLong: { readonly limitTokens: number | undefined } | undefined;
 
-  constructor(failure: ModelFailure) {
+  constructor(failure: ModelFailure, tooLong: ModelFailed["tooLong"]) {
     super(failure.message);
     this.failure = failure;
+    this.tooLong = tooLong;
   }
 }
 
@@ -78,10 +81,17 @@ export class ModelClient {
       stop.throwIfAborted();
     } catch (error) {
       signal.throwIfAborted();
-      throw new ModelFailed(this.failureOf(silence.signal.aborted ? "silent" : error, began));
+      const cause = silence.signal.aborted ? "silent" : error;
+      throw new ModelFailed(this.failureOf(cause, began), began ? undefined : tooLong(cause));
     } finally {
       silence.stop();
     }
+  }
+
+  /** How many tokens the model's window holds; undefined when the API does not say. Rejects when it cannot be asked. */
+  async windowTokens(model: string, signal: AbortSignal): Promise<number | undefined> {
+    const { max_input_tokens: tokens } = await this.api.models.retrieve(model, {}, { signal });
+    return typeof tokens === "number" && tokens > 0 ? tokens : undefined;
   }
 
   private open(body: string, signal: AbortSignal): Promise<AsyncIterable<StreamEvent>> {
@@ -148,6 +158,21 @@ export class ModelClient {
     for (const secret of this.secrets) text = text.replaceAll(secret, "[redacted]");
     return text.length > MAX_MESSAGE_CHARS ? `${text.slice(0, MAX_MESSAGE_CHARS)}…` : text;
   }
+}
+
+/** What the API, and gateways before it, say of a request that is too long. */
+const TOO_LONG =
+  /prompt is too long|exceeds? (the )?(model's )?(maximum )?context|context (window|limit|length)|input is too long|too many (input )?tokens/i;
+
+function tooLong(error: unknown): ModelFailed["tooLong"] {
+  if (!(error instanceof APIError)) return undefined;
+  if (error.status === 413) return { limitTokens: undefined };
+  if (error.status !== 400 && error.status !== 422) return undefined;
+  const said = `${error.apiMessage ?? ""} ${error.message}`;
+  if (!TOO_LONG.test(said)) return undefined;
+  // "… 219898 tokens > 200000 maximum", "… 187254 + 20000 > 204798, decrease …"
+  const limit = Number(/> ?([1-9]\d{2,11})\b/.exec(said)?.[1]);
+  return { limitTokens: Number.isFinite(limit) ? limit : undefined };
 }
 
 /** Aborts its signal when nothing was heard for too long. */

@@ -5,7 +5,7 @@ import { AgentSchema, type AgentSpec, AgentSpecSchema } from "../../../proto/gen
 import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { SlotToolsSchema } from "../../../proto/gen/tendon/v1/harness_service_pb.js";
 import { toolCatalogue } from "../../tool-catalogue.ts";
-import { plan } from "./plan.ts";
+import { plan, requestParts } from "./plan.ts";
 
 const golden = (name: string) =>
   readFileSync(new URL(`../../../test/golden/claude/${name}`, import.meta.url), "utf8");
@@ -17,7 +17,8 @@ const SLOT = create(SlotToolsSchema, {
 
 function bodyOf(spec: AgentSpec, history: readonly Event[]): string {
   const agent = create(AgentSchema, { spec });
-  return plan({ agent, tools: toolCatalogue(spec, [SLOT]), history, defaultModel: "claude-default" }).body;
+  const tools = toolCatalogue(spec, [SLOT]);
+  return plan(requestParts({ agent, tools, history, defaultModel: "claude-default" })).body;
 }
 
 /** A log in short: each event its type, payload and internal. */

@@ -1,12 +1,13 @@
 /**
- * The next model request, from agent, tools and history. Pure: no clock, no ids, nothing read from anywhere else, so that a
- * recorded log gives the same bytes again and every request begins with the one before it, which is what caches hit.
+ * The body of a model request, from agent, tools and history. Pure: no clock, no ids, nothing read from anywhere else, so
+ * that a recorded log gives the same bytes again and every request begins with the one before it, which is what caches hit.
  */
 import type { Agent } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { objectText, payloadOf, stringOf } from "../../event-payload.ts";
 import type { CatalogueTool, ToolCatalogue } from "../../tool-catalogue.ts";
 import { isBlank, jsonText, textBlock } from "./blocks.ts";
+import { type CachePlan, cachePlan } from "./cache-plan.ts";
 import { buildHistory, type History } from "./history.ts";
 
 export interface ModelRequest {
@@ -24,6 +25,11 @@ export interface PlanInput {
   readonly defaultModel: string;
 }
 
+/** What requests of one session share, and the history that the next one is made of. */
+export interface RequestParts extends PlanInput {
+  readonly built: History;
+}
+
 const DEFAULT_MAX_TOKENS = 16_000;
 const MIN_THINKING_TOKENS = 1_024;
 /** Left for the answer itself beside the thinking. */
@@ -34,35 +40,66 @@ export function modelOf(agent: Agent, defaultModel: string): string {
   return agent.spec?.model?.id || defaultModel;
 }
 
-export function plan({ agent, tools, history, defaultModel }: PlanInput): ModelRequest {
+export function requestParts(input: PlanInput): RequestParts {
+  return { ...input, built: buildHistory(input.history, (event) => modelNameOf(event, input.tools)) };
+}
+
+/** `question` is asked after all that the history says, in a request that nothing will be added to. */
+export function plan({ agent, tools, built, defaultModel }: RequestParts, question?: string): ModelRequest {
   const model = modelOf(agent, defaultModel);
+  const system = agent.spec?.system ?? "";
+  const marks = cachePlan(built, !isBlank(system), question !== undefined);
   const fields = [
     `"model":${JSON.stringify(model)}`,
     ...limitFields(agent),
     `"stream":true`,
-    ...toolFields(tools),
-    ...systemFields(agent),
-    messagesField(buildHistory(history, (event) => modelNameOf(event, tools))),
+    ...toolFields(tools, marks),
+    ...systemFields(system),
+    messagesField(built, marks, question),
   ];
   return { model, body: `{${fields.join(",")}}` };
 }
 
-function limitFields(agent: Agent): string[] {
-  const { maxOutputTokens, thinkingBudgetTokens, effort } = agent.spec?.model ?? {};
+/** A request for one text, which shares nothing with the session's others. */
+export function planText({ agent, defaultModel }: RequestParts, question: string): ModelRequest {
+  const model = modelOf(agent, defaultModel);
+  const messages = `"messages":[{"role":"user","content":[${textBlock(question)}]}]`;
+  const fields = [`"model":${JSON.stringify(model)}`, ...limitFields(agent), `"stream":true`, messages];
+  return { model, body: `{${fields.join(",")}}` };
+}
+
+/** Bytes of tools and system prompt. */
+export function fixedWeight({ agent, tools }: PlanInput): number {
+  const system = agent.spec?.system ?? "";
+  return Buffer.byteLength(system) + tools.offered.reduce((sum, tool) => sum + toolText(tool).length, 0);
+}
+
+/** Most tokens of an answer. */
+export function maxAnswerTokens(agent: Agent): number {
+  const { maxOutputTokens } = agent.spec?.model ?? {};
   const wanted = maxOutputTokens || DEFAULT_MAX_TOKENS;
-  const budget = thinkingBudgetTokens ? Math.max(MIN_THINKING_TOKENS, thinkingBudgetTokens) : 0;
-  const maxTokens = budget > 0 ? Math.max(wanted, budget + MIN_ANSWER_TOKENS) : wanted;
-  const fields = [`"max_tokens":${maxTokens}`];
+  const budget = thinkingBudget(agent);
+  return budget > 0 ? Math.max(wanted, budget + MIN_ANSWER_TOKENS) : wanted;
+}
+
+function thinkingBudget(agent: Agent): number {
+  const { thinkingBudgetTokens } = agent.spec?.model ?? {};
+  return thinkingBudgetTokens ? Math.max(MIN_THINKING_TOKENS, thinkingBudgetTokens) : 0;
+}
+
+function limitFields(agent: Agent): string[] {
+  const { effort } = agent.spec?.model ?? {};
+  const budget = thinkingBudget(agent);
+  const fields = [`"max_tokens":${maxAnswerTokens(agent)}`];
   if (budget > 0) fields.push(`"thinking":{"type":"enabled","budget_tokens":${budget}}`);
   if (effort) fields.push(`"output_config":{"effort":${JSON.stringify(effort)}}`);
   return fields;
 }
 
-/** A mark behind the last tool, one behind the system prompt: both stay for the session's life. */
-function toolFields({ offered }: ToolCatalogue): string[] {
+function toolFields({ offered }: ToolCatalogue, { marksTools }: CachePlan): string[] {
   if (offered.length === 0) return [];
   const tools = offered.map(toolText);
-  tools.push(marked(tools.pop()!));
+  if (marksTools) tools.push(marked(tools.pop()!));
   return [`"tools":[${tools.join(",")}]`];
 }
 
@@ -73,22 +110,25 @@ function toolText({ modelName, description, inputSchema }: CatalogueTool): strin
   return `{"name":${JSON.stringify(modelName)}${about},"input_schema":${usable}}`;
 }
 
-function systemFields(agent: Agent): string[] {
-  const system = agent.spec?.system ?? "";
+function systemFields(system: string): string[] {
   return isBlank(system) ? [] : [`"system":[${marked(textBlock(system))}]`];
 }
 
-/** One mark at the end, which the next request reads, and one where the request before ended, which this one reads. */
-function messagesField({ messages, previousEnd }: History): string {
-  const last = { message: messages.length - 1, block: (messages.at(-1)?.blocks.length ?? 0) - 1 };
-  const texts = messages.map(({ role, blocks }, m) => {
-    const content = blocks.map((block, b) => {
-      const isMarked = [last, previousEnd].some((end) => end?.message === m && end.block === b);
+function messagesField({ messages }: History, { places }: CachePlan, question: string | undefined): string {
+  const texts = messages.map((message) => {
+    const content = message.blocks.map((block, b) => {
+      const isMarked = places.some((place) => place.message === message && place.block === b);
       return isMarked && isMarkable(block) ? marked(block) : block;
     });
-    return `{"role":"${role}","content":[${content.join(",")}]}`;
+    return { role: message.role, content };
   });
-  return `"messages":[${texts.join(",")}]`;
+  if (question !== undefined) {
+    const last = texts.at(-1);
+    if (last?.role === "user") last.content.push(textBlock(question));
+    else texts.push({ role: "user", content: [textBlock(question)] });
+  }
+  const joined = texts.map(({ role, content }) => `{"role":"${role}","content":[${content.join(",")}]}`);
+  return `"messages":[${joined.join(",")}]`;
 }
 
 function isMarkable(block: string): boolean {
