@@ -14,7 +14,7 @@ import {
 } from "../../harness/demo-model/messages-wire.ts";
 import { eventually } from "./eventually.ts";
 import { followInstructions } from "./fake-messages-assistant.ts";
-import { PromptCache } from "./fake-messages-cache.ts";
+import { type InputUsage, inputTokensOf, PromptCache } from "./fake-messages-cache.ts";
 import { checkHistory, GivenAnswers } from "./fake-messages-history.ts";
 import {
   type Json,
@@ -42,8 +42,10 @@ export interface FakeMessagesApiOptions {
   script?: Script | readonly (Turn | Script)[];
   /** Other models are not found. Default: any name is a model. */
   models?: readonly string[];
-  /** Shorter prefixes are not cached. Default 1024 tokens. */
+  /** Shorter prefixes are not cached. Default: as documented for the model. */
   minCacheTokens?: number;
+  /** Longer requests are refused as too long. Default: any length is taken, and models say that they take 200,000. */
+  maxInputTokens?: number;
   /** The oldest records beyond this many are forgotten. Default 10,000. */
   maxRecorded?: number;
 }
@@ -62,6 +64,8 @@ export interface RecordedRequest {
   outcome: Outcome;
   /** Why it was refused. */
   refusal?: string;
+  /** How its input was counted, once it is answered. */
+  input?: InputUsage;
   /** Bytes of the response body, once the answer is over: the places at which a stream of it can be cut. */
   responseBytes?: number;
 }
@@ -120,7 +124,7 @@ class Fake {
     this.options = options;
     this.apiKey = options.apiKey ?? "test-key";
     this.queue = Array.isArray(options.script) ? [...options.script] : undefined;
-    this.cache = new PromptCache(options.minCacheTokens ?? 1024);
+    this.cache = new PromptCache(options.minCacheTokens);
   }
 
   enqueue(turns: readonly (Turn | Script)[]): void {
@@ -195,7 +199,13 @@ class Fake {
     const name = decodeURIComponent(id);
     if (this.options.models && !this.options.models.includes(name))
       throw new Refusal(`model: ${name}`, 404, "not_found_error");
-    return modelInfo(name);
+    return modelInfo(name, this.options.maxInputTokens ?? 200_000);
+  }
+
+  private checkLength(request: MessagesRequest): void {
+    const most = this.options.maxInputTokens ?? Number.POSITIVE_INFINITY;
+    const tokens = most === Number.POSITIVE_INFINITY ? 0 : inputTokensOf(request);
+    if (tokens > most) throw new Refusal(`prompt is too long: ${tokens} tokens > ${most} maximum`);
   }
 
   private async serveMessage(
@@ -205,12 +215,15 @@ class Fake {
   ): Promise<void> {
     record.json = parseJson(record.body);
     const request = this.accept(record.json, record.headers, "create");
+    this.checkLength(request);
     const n = ++this.acceptedCount;
     const gone = this.goneSignal(response);
     const turn = await this.nextTurn(request, n);
     switch (turn.kind) {
       case "answer": {
-        const prepared = this.prepare(turn, request, n, requestId);
+        const input = this.cache.use(request);
+        record.input = input;
+        const prepared = this.prepare(turn, request, n, requestId, input);
         const sent = await sendAnswer(response, prepared, { stream: request.stream, gone });
         Object.assign(record, { outcome: sent.outcome, responseBytes: sent.bytes });
         return;
@@ -258,7 +271,13 @@ class Fake {
     }
   }
 
-  private prepare(answer: Answer, request: MessagesRequest, n: number, requestId: string): PreparedAnswer {
+  private prepare(
+    answer: Answer,
+    request: MessagesRequest,
+    n: number,
+    requestId: string,
+    input: InputUsage,
+  ): PreparedAnswer {
     const number = String(n).padStart(6, "0");
     const blocks = answer.blocks.map(
       (block, i): AnswerBlock =>
@@ -267,7 +286,7 @@ class Fake {
           : block,
     );
     const outputTokens = blocks.reduce((sum, block) => sum + roughTokens(streamedText(block)), 1);
-    const usage = { ...this.cache.use(request), outputTokens, ...answer.usage };
+    const usage = { ...input, outputTokens, ...answer.usage };
     this.given.remember(blocks.map(asSentBack), stopOf(answer).reason === "pause_turn");
     return {
       answer,
@@ -303,7 +322,7 @@ function sendJson(response: ServerResponse, status: number, body: unknown): void
   response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
 }
 
-function modelInfo(id: string): Json {
+function modelInfo(id: string, maxInputTokens: number): Json {
   return {
     id,
     type: "model",
@@ -313,7 +332,7 @@ function modelInfo(id: string): Json {
     line: null,
     deprecated_at: null,
     retires_at: null,
-    max_input_tokens: 200_000,
+    max_input_tokens: maxInputTokens,
     max_tokens: 64_000,
     capabilities: null,
   };

@@ -87,7 +87,7 @@ describe("the fake Messages API, counting", () => {
     expect(usage.cache_read_input_tokens).toBeLessThan(first.usage.cache_creation_input_tokens!);
   });
 
-  it("does not cache short prefixes, and looks back 20 blocks at most", async () => {
+  it("does not cache short prefixes, and looks at 20 blocks at most, the marked one included", async () => {
     const client = await start({ script: () => turn(["ok"]) });
     const short = { ...base, messages: [tells({ ...TEXT, cache_control: mark })] };
     await client.messages.create(short);
@@ -106,14 +106,14 @@ describe("the fake Messages API, counting", () => {
       ...base,
       messages: [tells({ type: "text", text: long("x"), cache_control: mark })],
     });
-    expect((await client.messages.create(grown(20))).usage.cache_read_input_tokens).toBe(0);
+    expect((await client.messages.create(grown(19))).usage.cache_read_input_tokens).toBe(0);
     await api.stop();
     const again = await start({ script: () => turn(["ok"]) });
     await again.messages.create({
       ...base,
       messages: [tells({ type: "text", text: long("x"), cache_control: mark })],
     });
-    expect((await again.messages.create(grown(19))).usage.cache_read_input_tokens).toBeGreaterThan(2000);
+    expect((await again.messages.create(grown(18))).usage.cache_read_input_tokens).toBeGreaterThan(2000);
   });
 
   it("takes the script's counts before its own", async () => {

@@ -1,13 +1,21 @@
 /**
  * Prompt caching as the API does it, with sizes instead of time: an entry is the prefix that ends at a breakpoint; a
- * later request reads the longest entry that ends at one of its breakpoints or at most 20 blocks before one. The prefix
+ * later request reads the longest entry that ends at one of the 20 blocks that end with one of its breakpoints. The prefix
  * is tools, then system, then messages, block by block, byte for byte; marks themselves do not count. Entries do not expire.
+ * The API counts a run of neighbouring calls, or of results, as one block; here each counts, so that nobody relies on it.
  */
 import { createHash } from "node:crypto";
 import { roughTokens } from "../../harness/demo-model/messages-wire.ts";
 import { isObject, type Json, type MessagesRequest } from "./fake-messages-request.ts";
 
 const LOOKBACK_BLOCKS = 20;
+/** Shorter prefixes are not cached; by the beginning of the model's name, as documented. */
+const MIN_TOKENS: readonly [RegExp, number][] = [
+  [/^claude-(opus|fable|mythos)-5/, 512],
+  [/^claude-opus-4-7/, 2_048],
+  [/^claude-(opus-4-[56]|haiku-4-5)/, 4_096],
+];
+const MIN_TOKENS_OF_OTHERS = 1_024;
 const MAX_ENTRIES = 100_000;
 
 export interface InputUsage {
@@ -26,10 +34,10 @@ interface Step {
 
 export class PromptCache {
   private readonly entries = new Set<string>();
-  private readonly minTokens: number;
+  private readonly minTokens: number | undefined;
 
-  /** Prefixes shorter than `minTokens` are not cached, as on the API. */
-  constructor(minTokens: number) {
+  /** Prefixes shorter than `minTokens`, or than the model's minimum, are not cached. */
+  constructor(minTokens?: number) {
     this.minTokens = minTokens;
   }
 
@@ -37,7 +45,8 @@ export class PromptCache {
   use(request: MessagesRequest): InputUsage {
     const steps = prefixSteps(request);
     const total = steps.at(-1)?.tokens ?? 0;
-    const marks = steps.flatMap((step, i) => (step.ttl && step.tokens >= this.minTokens ? [i] : []));
+    const least = this.minTokens ?? minTokensOf(request.model);
+    const marks = steps.flatMap((step, i) => (step.ttl && step.tokens >= least ? [i] : []));
     const read = this.longestEntry(steps, marks);
     const created = { "5m": 0, "1h": 0 };
     let counted = read;
@@ -57,7 +66,7 @@ export class PromptCache {
 
   private longestEntry(steps: readonly Step[], marks: readonly number[]): number {
     for (const mark of marks.toReversed())
-      for (let i = mark; i >= Math.max(0, mark - LOOKBACK_BLOCKS); i--)
+      for (let i = mark; i > Math.max(-1, mark - LOOKBACK_BLOCKS); i--)
         if (this.entries.has(steps[i]!.digest)) return steps[i]!.tokens;
     return 0;
   }
@@ -66,6 +75,15 @@ export class PromptCache {
     this.entries.add(digest);
     if (this.entries.size > MAX_ENTRIES) this.entries.delete(this.entries.values().next().value!);
   }
+}
+
+function minTokensOf(model: string): number {
+  return MIN_TOKENS.find(([name]) => name.test(model))?.[1] ?? MIN_TOKENS_OF_OTHERS;
+}
+
+/** All tokens of a request. */
+export function inputTokensOf(request: MessagesRequest): number {
+  return prefixSteps(request).at(-1)?.tokens ?? 0;
 }
 
 /** Another model shares nothing; another tool choice or thinking setting shares tools and system only. */
