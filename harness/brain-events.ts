@@ -1,5 +1,6 @@
 /** The events that a brain appends, as the log keeps them. Pure, except that ids come from outside. */
 import { create } from "@bufbuild/protobuf";
+import type { FailureOrigin } from "../kit/errors.ts";
 import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { objectText } from "./event-payload.ts";
 import { listCostOf } from "./list-price.ts";
@@ -20,6 +21,14 @@ import type { AnswerTerms, CatalogueTool, ToolCatalogue } from "./tool-catalogue
 /** For calls that an agent wants left alone. */
 export const LEFT_RUNNING_TEXT =
   "Interrupted: nobody waits for this call any more. If it had begun it goes on by itself, and what comes of it is not shown.";
+/** A call that the model made up, or whose input is none. */
+const INVALID_CALL: FailureOrigin = { part: "model", reason: "INVALID_TOOL_CALL" };
+/** A client ended what was going on. */
+export const INTERRUPTED: FailureOrigin = { part: "client", reason: "INTERRUPTED" };
+/** Whoever asked the model died, or gave the session away, before the answer was in the log. */
+export const HARNESS_GONE: FailureOrigin = { part: "harness", reason: "HARNESS_GONE" };
+/** A tool that runs in the harness says no. */
+const OWN_TOOL_FAILED: FailureOrigin = { part: "harness", reason: "TOOL_FAILED" };
 export const INTERRUPTED_TEXT = "Tool execution was interrupted before completion. Please retry.";
 
 type NewId = () => string;
@@ -65,7 +74,7 @@ export function responseEvents(
   const events = kept.map((event) => {
     if (event.kind !== "call") return partEvent(event, isRefusal);
     const problem = callProblem(event, catalogue);
-    if (problem !== undefined) refusals.push(errorResult(newId(), event.eventId, problem));
+    if (problem !== undefined) refusals.push(errorResult(newId(), event.eventId, problem, INVALID_CALL));
     return callEvent(event, catalogue.find(event.modelName), problem !== undefined);
   });
   const calls = kept.filter(({ kind }) => kind === "call").length;
@@ -171,8 +180,8 @@ function internalText(blocks: readonly string[]): string {
   return `{"v":1,"blocks":[${blocks.join(",")}]}`;
 }
 
-export function errorResult(id: string, callId: string, text: string): EventInput {
-  return toolResult(id, callId, { content: [{ type: "text", text }], isError: true });
+export function errorResult(id: string, callId: string, text: string, failure: FailureOrigin): EventInput {
+  return toolResult(id, callId, { content: [{ type: "text", text }], isError: true }, failure);
 }
 
 /** The result of a call that no hand ran. */
@@ -180,15 +189,17 @@ export function toolResult(
   id: string,
   callId: string,
   { content, isError }: { readonly content: readonly object[]; readonly isError: boolean },
+  failure: FailureOrigin = OWN_TOOL_FAILED,
 ): EventInput {
-  const payload = { tool_use_id: callId, content, is_error: isError };
+  const payload = { tool_use_id: callId, content, is_error: isError, ...(isError && { failure }) };
   return brainEvent(id, "agent.tool_result", payload);
 }
 
-/** The end of a request whose answer nobody has. Without a failure it died with its holder. */
+/** The end of a request whose answer nobody has. `failure` is of an attempt that its loop gave up. */
 export function deadSpanEnd(
   id: string,
   spanId: string,
+  origin: FailureOrigin,
   failure?: Pick<ModelFailure, "type" | "note" | "used"> & {
     readonly elapsedMs: number;
     readonly waitMs: number;
@@ -197,7 +208,7 @@ export function deadSpanEnd(
   const used = failure?.used;
   const usage =
     used === undefined ? { model_usage: wireUsage(NO_USAGE) } : usageFields(used.model, used.usage);
-  const payload = { model_request_start_id: spanId, is_error: true, ...usage };
+  const payload = { model_request_start_id: spanId, is_error: true, failure: origin, ...usage };
   if (failure === undefined) return brainEvent(id, "span.model_request_end", payload);
   const { type, elapsedMs, waitMs, note } = failure;
   const internal = {
@@ -216,24 +227,28 @@ export function failureEvents(
   newId: NewId,
 ): EventInput[] {
   const waitMs = verdict.kind === "retry" ? verdict.waitMs : 0;
-  const end = deadSpanEnd(newId(), spanId, { ...failure, elapsedMs: verdict.elapsedMs, waitMs });
-  const error = { type: failure.type, message: failure.message, ...(failure.origin ?? { part: "model" }) };
+  const origin = originOf(failure);
+  const end = deadSpanEnd(newId(), spanId, origin, { ...failure, elapsedMs: verdict.elapsedMs, waitMs });
+  const error: SessionFailure = { type: failure.type, message: failure.message, ...origin };
   if (verdict.kind === "retry") {
     return [
       end,
       errorEvent(newId(), error, "retrying", { retry_in_ms: waitMs }),
-      brainEvent(newId(), "session.status_rescheduled", {}),
+      brainEvent(newId(), "session.status_rescheduled", { reason: origin }),
     ];
   }
   return [end, ...exhaustedEvents(error, state, newId)];
 }
 
-/** `reason`: in capitals, when the part says one. */
-interface SessionFailure {
+/** What a loop does not say was the model's: `model_overloaded_error` → `MODEL_OVERLOADED`. */
+function originOf({ type, origin }: ModelFailure): FailureOrigin {
+  return { part: "model", reason: type.replace(/_error$/, "").toUpperCase(), ...origin };
+}
+
+/** What a `session.error` says. */
+export interface SessionFailure extends FailureOrigin {
   readonly type: string;
   readonly message: string;
-  readonly part: string;
-  readonly reason?: string;
 }
 
 export function exhaustedEvents(error: SessionFailure, state: SessionState, newId: NewId): EventInput[] {
@@ -249,9 +264,8 @@ function errorEvent(
   retry: "retrying" | "exhausted",
   more: object = {},
 ): EventInput {
-  const origin = reason === undefined ? { part } : { part, reason };
   return brainEvent(id, "session.error", {
-    error: { type, message, retry_status: { type: retry }, ...origin, ...more },
+    error: { type, message, retry_status: { type: retry }, part, reason, ...more },
   });
 }
 

@@ -1,5 +1,6 @@
 /** Gives calls their results, side by side: runs those that may run, and says why the others do not (X3). */
 import { type Clock, within } from "../kit/clock.ts";
+import type { FailureOrigin } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { Agent } from "../proto/gen/tendon/v1/agent_pb.js";
@@ -93,7 +94,7 @@ export class CallRunner {
     if (refusal !== undefined) return this.refuse(call, refusal);
     if (call.kind === "brain") return this.runHere(call, signal);
     const outcome = await this.hands.run(call, signal);
-    if (outcome.kind === "failed") await this.refuse(call, outcome.text);
+    if (outcome.kind === "failed") await this.refuse(call, outcome);
   }
 
   private async runHere(call: OpenCall, signal: AbortSignal): Promise<void> {
@@ -105,8 +106,9 @@ export class CallRunner {
     await this.answer(call, (id) => toolResult(id, call.eventId, result));
   }
 
-  private refuse(call: OpenCall, text: string): Promise<void> {
-    return this.answer(call, (id) => errorResult(id, call.eventId, text));
+  private refuse(call: OpenCall, { text, ...failure }: Refusal): Promise<void> {
+    const { part, reason } = failure;
+    return this.answer(call, (id) => errorResult(id, call.eventId, text, { part, reason }));
   }
 
   /** One result for each call (X3): nothing when somebody else gave it. */
@@ -117,13 +119,25 @@ export class CallRunner {
   }
 }
 
+/** Why a call has no result of its own: where it failed, and in words for the model. */
+interface Refusal extends FailureOrigin {
+  readonly text: string;
+}
+
 /** Why the call does not run; undefined when it may. */
-function refusalOf(call: OpenCall): string | undefined {
-  if (call.kind === "other") return `No part of this installation can run "${call.name}".`;
-  if (call.permission === "deny") return `"${call.name}" is not allowed, so it did not run.`;
+function refusalOf(call: OpenCall): Refusal | undefined {
+  if (call.kind === "other") {
+    const text = `No part of this installation can run "${call.name}".`;
+    return { part: "server", reason: "UNKNOWN_TOOL", text };
+  }
+  if (call.permission === "deny") {
+    const text = `"${call.name}" is not allowed, so it did not run.`;
+    return { part: "client", reason: "NOT_ALLOWED", text };
+  }
   if (call.confirmation?.allowed === false) {
     const why = call.confirmation.message;
-    return why === "" ? "The user denied this call." : `The user denied this call: ${why}`;
+    const text = why === "" ? "The user denied this call." : `The user denied this call: ${why}`;
+    return { part: "client", reason: "DENIED", text };
   }
   return undefined;
 }

@@ -4,7 +4,7 @@
  */
 import { Backoff } from "../kit/backoff.ts";
 import { type Clock, within } from "../kit/clock.ts";
-import { isTendonError, messageOf } from "../kit/errors.ts";
+import { type FailureOrigin, isTendonError, messageOf, originOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
@@ -21,7 +21,9 @@ export interface HandCallerOptions {
 }
 
 /** `answered`: the log has the result. `failed`: there will be none; the text says why. */
-export type CallOutcome = { readonly kind: "answered" } | { readonly kind: "failed"; readonly text: string };
+export type CallOutcome =
+  | { readonly kind: "answered" }
+  | ({ readonly kind: "failed"; readonly text: string } & FailureOrigin);
 
 const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
 /** The result is stored before the stream ends, so its event is on its way; after this the log is asked. */
@@ -29,6 +31,9 @@ const RESULT_WAIT_MS = 300;
 /** Streams in a row that ended well but whose result the log does not have. */
 const MAX_MISSING_RESULTS = 20;
 const CANCEL_DEADLINE_MS = 5_000;
+const RESULT_MISSING: FailureOrigin = { part: "server", reason: "RESULT_MISSING" };
+const OUTCOME_UNKNOWN: FailureOrigin = { part: "server", reason: "OUTCOME_UNKNOWN" };
+const BUG: FailureOrigin = { part: "harness", reason: "INTERNAL" };
 const UNKNOWN_OUTCOME =
   "The platform failed while this call ran, so its outcome is not known: it may have run, in part or whole.";
 
@@ -50,16 +55,20 @@ export class HandCaller {
         await this.follow(call, signal);
         if (await this.isAnswered(call, signal)) return { kind: "answered" };
         missing += 1;
-        if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log");
+        if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log", RESULT_MISSING);
       } catch (error) {
         signal.throwIfAborted();
         const verdict = judgeFailure(error);
         if (verdict === "over") lease.end(messageOf(error));
         lease.signal.throwIfAborted();
-        if (verdict === "final") return failed(isTendonError(error) ? error.message : "internal error");
+        if (verdict === "final") {
+          return isTendonError(error)
+            ? failed(error.message, originOf(error))
+            : failed("internal error", BUG);
+        }
         if (!view.state.openCalls.has(call.eventId)) return { kind: "answered" };
         broken = verdict === "broken" ? broken + 1 : 0;
-        if (broken >= MAX_BROKEN) return { kind: "failed", text: UNKNOWN_OUTCOME };
+        if (broken >= MAX_BROKEN) return { kind: "failed", text: UNKNOWN_OUTCOME, ...OUTCOME_UNKNOWN };
       }
       await clock.sleep(backoff.nextDelayMs(), signal);
     }
@@ -114,6 +123,6 @@ export class HandCaller {
   }
 }
 
-function failed(why: string): CallOutcome {
-  return { kind: "failed", text: `The tool could not be run: ${why}.` };
+function failed(why: string, origin: FailureOrigin): CallOutcome {
+  return { kind: "failed", text: `The tool could not be run: ${why}.`, ...origin };
 }

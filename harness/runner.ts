@@ -9,7 +9,7 @@
  * N4 Whatever fails here stays here: a bug ends this turn, and no other session notices.
  */
 import type { Clock } from "../kit/clock.ts";
-import { messageOf } from "../kit/errors.ts";
+import { type FailureOrigin, messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
 import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
@@ -21,11 +21,14 @@ import {
   errorResult,
   exhaustedEvents,
   failureEvents,
+  HARNESS_GONE,
+  INTERRUPTED,
   INTERRUPTED_TEXT,
   idleEvents,
   LEFT_RUNNING_TEXT,
   requestEvents,
   responseEvents,
+  type SessionFailure,
 } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import { CallRunner } from "./call-runner.ts";
@@ -83,6 +86,8 @@ export class Runner {
   private readonly callRunner: CallRunner;
   private readonly feed: PreviewFeed;
   private readonly newId: () => string;
+  /** The newest model request that this holder began. */
+  private askedSpanId: string | undefined;
   /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
   private readonly leaving = new AbortController();
 
@@ -170,7 +175,7 @@ export class Runner {
     const { state } = this.view;
     switch (step.kind) {
       case "close_span":
-        return writer.append([deadSpanEnd(newId(), step.spanId)]);
+        return writer.append([deadSpanEnd(newId(), step.spanId, this.whyClosed(step.spanId))]);
       case "interrupt":
         return this.interrupt();
       case "run_calls":
@@ -190,6 +195,11 @@ export class Runner {
     }
   }
 
+  /** A request without an answer: what this holder began was interrupted, anything else was another one's. */
+  private whyClosed(spanId: string): FailureOrigin {
+    return spanId === this.askedSpanId ? INTERRUPTED : HARNESS_GONE;
+  }
+
   /** One model request, from its recorded start to its recorded end. */
   private async ask(step: Extract<NextStep, { kind: "ask" }>): Promise<void> {
     const { clock, loop, settings } = this.options;
@@ -199,6 +209,7 @@ export class Runner {
     await this.writer.append(requestEvents(state, step, model, this.newId));
     const spanId = state.openSpanId;
     if (spanId === undefined) throw new Error("a model request has no recorded start");
+    this.askedSpanId = spanId;
     const trouble = state.trouble;
     const startedMs = clock.monotonicMs();
     const maxSilenceMs = attemptSilenceMs(trouble, settings.modelTimeoutMs, settings.retry);
@@ -300,10 +311,10 @@ export class Runner {
     });
   }
 
-  private interruptedResults() {
+  private interruptedResults(failure: FailureOrigin = INTERRUPTED) {
     return [...this.view.state.openCalls.values()].map((call) => {
       const isLeft = this.leavesCalls && call.kind === "hand" && isRunnable(call);
-      return errorResult(this.newId(), call.eventId, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT);
+      return errorResult(this.newId(), call.eventId, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT, failure);
     });
   }
 
@@ -313,9 +324,11 @@ export class Runner {
     try {
       await this.writer.appendAnswers(() => {
         const { state } = this.view;
-        const open = state.openSpanId === undefined ? [] : [deadSpanEnd(this.newId(), state.openSpanId)];
-        const error = { type: "unknown_error", message: "internal error", part: "harness" };
-        return [...open, ...this.interruptedResults(), ...exhaustedEvents(error, state, this.newId)];
+        const { openSpanId: spanId } = state;
+        const bug: FailureOrigin = { part: "harness", reason: "INTERNAL" };
+        const open = spanId === undefined ? [] : [deadSpanEnd(this.newId(), spanId, bug)];
+        const error = { type: "unknown_error", message: "internal error", ...bug };
+        return [...open, ...this.interruptedResults(bug), ...exhaustedEvents(error, state, this.newId)];
       });
     } catch (error) {
       if (lease.isOver) return undefined;
@@ -345,15 +358,16 @@ function raceSignal<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   });
 }
 
-function giveUpError(why: "rounds" | "cut_offs" | "compactions", settings: StepSettings) {
+function giveUpError(why: "rounds" | "cut_offs" | "compactions", settings: StepSettings): SessionFailure {
   const { maxRounds, maxCutOffs, maxCompactions } = settings;
   if (why === "compactions") {
     const message = `The context was summarised ${maxCompactions} times in a row, and still leaves no room for an answer.`;
-    return { type: "compaction_limit_reached_error", message, part: "model" };
+    return { type: "compaction_limit_reached_error", message, part: "model", reason: "TOO_MANY_COMPACTIONS" };
   }
   const message =
     why === "rounds"
       ? `The turn has run ${maxRounds} rounds of tool calls, which is the most that one turn may.`
       : `The model's last ${maxCutOffs} answers were each cut off inside a tool call, so none of those calls ran.`;
-  return { type: "tool_use_limit_reached_error", message, part: "model" };
+  const reason = why === "rounds" ? "TOO_MANY_ROUNDS" : "TOO_MANY_CUT_OFFS";
+  return { type: "tool_use_limit_reached_error", message, part: "model", reason };
 }
