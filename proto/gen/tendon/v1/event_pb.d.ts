@@ -86,6 +86,14 @@ export declare type Event = Message<"tendon.v1.Event"> & {
    * @generated from field: google.protobuf.Timestamp processed_at = 10;
    */
   processedAt?: Timestamp | undefined;
+
+  /**
+   * For events sent by clients: the trace context (W3C `traceparent`) of the call that appended it, when it had one. Filled
+   * only for the holder of the session's lease.
+   *
+   * @generated from field: string trace_parent = 11;
+   */
+  traceParent: string;
 };
 
 /**
