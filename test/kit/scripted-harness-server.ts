@@ -39,6 +39,7 @@ import {
   type EmitEventsRequest,
   EventOrder,
   EventText,
+  type GetEventsRequest,
   type ReadPayloadRequest,
   SessionService,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -505,15 +506,12 @@ class Scripted implements ScriptedServer {
         const receipts = session.append(request.events, true);
         return { receipts, head: session.head };
       },
-      getEvents: async ({ sessionId, afterPosition, limit: count, order, lease }) => {
-        const session = this.session(sessionId);
-        session.check(lease);
-        if (order === EventOrder.DESCENDING) throw new TendonError("NOT_IMPLEMENTED", "not in this script");
-        const from = Number(afterPosition);
-        const events = session.events
-          .slice(from, from + Math.min(count || 100, 5))
-          .map((event) => shortened(event, limit));
-        return { events, head: session.head, hasMore: from + events.length < session.events.length };
+      getEvents: async (request) => {
+        const session = this.session(request.sessionId);
+        if (request.lease !== undefined) session.check(request.lease);
+        const { events, hasMore } = sliceOf(session.events, request);
+        const shown = request.lease ? events : events.map((event) => ({ ...event, internal: "" }));
+        return { events: shown.map((event) => shortened(event, limit)), head: session.head, hasMore };
       },
       readPayload: (request) => this.readPayload(request),
     };
@@ -594,6 +592,20 @@ class Scripted implements ScriptedServer {
     };
     this.executions.set(key, execution);
   }
+}
+
+/** Five events at most, so that readers have to go on. */
+function sliceOf(log: readonly Event[], request: GetEventsRequest): { events: Event[]; hasMore: boolean } {
+  const { afterPosition, beforePosition, limit, types, order } = request;
+  const fitting = log.filter(
+    ({ position, type }) =>
+      position > afterPosition &&
+      (beforePosition === 0n || position < beforePosition) &&
+      (types.length === 0 || types.includes(type)),
+  );
+  if (order === EventOrder.DESCENDING) fitting.reverse();
+  const events = fitting.slice(0, Math.min(limit || 100, 5));
+  return { events, hasMore: events.length < fitting.length };
 }
 
 function shortened(event: Event, limit: number): Event {
