@@ -7,7 +7,9 @@
  * Q3 In one batch no two items of a session can decide each other's verdict; those that could wait for the next batch.
  * Q4 Rows locked elsewhere hold up nobody else. An item that found its row locked tries again shortly; after a few times it
  *    waits for the row, on a connection of its own, so that writers elsewhere cannot starve it.
- * Q5 Everything that waits is bounded; beyond the bound an append is refused at once with UNAVAILABLE.
+ * Q5 Answers of a batch are told a few at a time, and the next batch need not wait for that: told all at once, callers on
+ *    the same connections would all write again at once, and callers, server and Postgres would only ever work in turns.
+ * Q6 Everything that waits is bounded; beyond the bound an append is refused at once with UNAVAILABLE.
  */
 import { isTendonError, TendonError } from "../../../kit/errors.ts";
 import type { Appended, AppendRequest } from "../events.ts";
@@ -30,6 +32,9 @@ const MAX_EVENTS = 1024;
 /** More than this many waiting appends, or bytes, would not be served in time anyway. */
 const MAX_WAITING = 20_000;
 const MAX_WAITING_BYTES = 256 * 1024 * 1024;
+
+/** Q5. */
+const TOLD_AT_ONCE = 8;
 
 const BUSY_RETRY_MS = 1;
 const BUSY_TRIES = 3;
@@ -95,14 +100,13 @@ export class AppendQueue {
       if (batch.length === 0) return;
       this.running += 1;
       this.runningItems += batch.length;
-      this.run(batch, false)
-        .finally(() => {
-          this.running -= 1;
-          this.runningItems -= batch.length;
-          if (batch.length > 1) this.gather();
-          else this.pump();
-        })
-        .catch(() => {});
+      const committed = () => {
+        this.running -= 1;
+        this.runningItems -= batch.length;
+        if (batch.length > 1) this.gather();
+        else this.pump();
+      };
+      this.run(batch, false, committed).catch(() => {});
     }
   }
 
@@ -155,22 +159,31 @@ export class AppendQueue {
     return batch;
   }
 
-  private async run(batch: Waiting[], waits: boolean): Promise<void> {
-    let verdicts: Verdict[] | undefined;
+  /** `committed` is called once the batch has left Postgres, before all have been told. */
+  private async run(batch: Waiting[], waits: boolean, committed = () => {}): Promise<void> {
+    let verdicts: Verdict[];
     try {
       verdicts = await appendBatch(this.pool, batch, waits);
     } catch (error) {
-      await this.failed(batch, waits, error);
+      await this.failed(batch, waits, error).finally(committed);
       return;
     }
-    const again: Waiting[] = [];
-    for (const [index, item] of batch.entries()) {
-      const verdict = verdicts[index]!;
-      if (verdict.kind === "busy") again.push(item);
-      else this.settle(item, verdict);
+    committed();
+    const isBusy = (_: Waiting, index: number) => verdicts[index]!.kind === "busy";
+    const again = batch.filter(isBusy);
+    for (let from = 0; from < batch.length; from += TOLD_AT_ONCE) {
+      if (from > 0) await this.soon();
+      const few = batch.slice(from, from + TOLD_AT_ONCE);
+      for (const [index, item] of few.entries()) this.settle(item, verdicts[from + index]!);
+      // A session that has more to be told stays claimed, so that it is told in order (Q2).
+      this.release(few, [...batch.slice(from + TOLD_AT_ONCE), ...again]);
+      this.pump();
     }
-    this.release(batch, again);
     if (again.length > 0) this.retryBusy(again);
+  }
+
+  private soon(): Promise<void> {
+    return new Promise((resolve) => this.pool.clock.soon(resolve));
   }
 
   /** One item that Postgres cannot take must not fail its neighbours: they are tried one by one. */
@@ -183,7 +196,8 @@ export class AppendQueue {
     for (const item of batch) await this.run([item], waits);
   }
 
-  private settle(item: Waiting, verdict: Exclude<Verdict, { kind: "busy" }>): void {
+  private settle(item: Waiting, verdict: Verdict): void {
+    if (verdict.kind === "busy") return;
     this.end(() => (verdict.kind === "done" ? item.resolve(verdict.appended) : item.reject(verdict.error)));
   }
 
@@ -193,7 +207,7 @@ export class AppendQueue {
     if (this.pending === 0) this.closing?.resolve();
   }
 
-  /** Sessions of `kept` stay claimed: their items go first when they are tried again (Q2). */
+  /** Sessions of `kept` stay claimed: their items go first when they are told or tried again (Q2). */
   private release(batch: readonly Waiting[], kept: readonly Waiting[]): void {
     const stay = new Set(kept.map(({ request }) => request.sessionId));
     for (const { request } of batch) {
