@@ -13,6 +13,9 @@ export const ID_PREFIXES = {
   execution: "exec_",
   vault: "vlt_",
   credential: "vcrd_",
+  memoryStore: "memstore_",
+  memory: "mem_",
+  memoryVersion: "memver_",
   apiKey: "apikey_",
   joinToken: "jointok_",
   environmentKey: "envkey_",
@@ -58,4 +61,9 @@ const ID_BODY = /^[A-Za-z0-9_-]{1,64}$/;
 export function isId(kind: IdKind, id: string): boolean {
   const prefix = ID_PREFIXES[kind];
   return id.startsWith(prefix) && ID_BODY.test(id.slice(prefix.length));
+}
+
+/** Whether `id` can name a session or one of its threads, which have logs alike. */
+export function isSessionId(id: string): boolean {
+  return isId("session", id) || isId("thread", id);
 }

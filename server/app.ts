@@ -22,6 +22,7 @@ import { createHarnessArea } from "./harness/area.ts";
 import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
+import { createMemoryArea } from "./memory/area.ts";
 import { createPeerArea } from "./peer/area.ts";
 import type { Area } from "./ports/area.ts";
 import type { HandControl } from "./ports/hand-control.ts";
@@ -131,9 +132,11 @@ function createAreas(deps: AreaDeps): Area[] {
     proxies: () => proxy.directory,
     loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
   });
+  const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
   const session = createSessionArea({
     ...deps,
     ...store,
+    memory: memory.attachments,
     passPreviews: peer.passPreviews,
     isAlone: peer.isAlone,
     dispatch: {
@@ -157,6 +160,7 @@ function createAreas(deps: AreaDeps): Area[] {
     log: sessionLog,
     logger: log,
     peers: peer.peers,
+    memory: memory.sync,
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
   });
@@ -194,6 +198,7 @@ function createAreas(deps: AreaDeps): Area[] {
     session,
     hand,
     harness,
+    memory,
     proxy,
     peer,
     { name: "admin", services: [bindService(AdminService, admin)] },

@@ -21,6 +21,7 @@ import type { AgentTransfers } from "./agent-transfers.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
 import { greetingRecord, noteMachine } from "./greeting-record.ts";
+import { readSessionLog, syncMemory } from "./hand-mounts.ts";
 import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
 import { readResource } from "./stored-resources.ts";
@@ -50,6 +51,8 @@ export function createHandAgentService(
     streamTransfer: (requests, context) =>
       parts.transfers.serve(requests, agentOf(context).handAgentId, context),
     readResource: (request, context) => readResource(deps, request, agentOf(context).handAgentId),
+    syncMemory: (request, context) => syncMemory(deps, request, agentOf(context).handAgentId),
+    readSessionLog: (request, context) => readSessionLog(deps, request, agentOf(context).handAgentId),
     // biome-ignore lint/correctness/useYield: refuses before the first message
     async *streamTunnel() {
       throw new TendonError("NOT_FOUND", "nobody asked for this tunnel");

@@ -1,13 +1,19 @@
 /** What the parts of this area are made from. */
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { MemorySync } from "../ports/memory.ts";
 import type { Peers } from "../ports/peers.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import type { Store } from "../store/store.ts";
 import type { HandTiming } from "./timing.ts";
 
 export interface HandDeps {
-  readonly store: Pick<Store, "handAgents" | "hands" | "executions" | "environments" | "blobs">;
+  readonly store: Pick<
+    Store,
+    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "sessions" | "events"
+  >;
+  /** Undefined: memory stores in hands are not kept up to date. */
+  readonly memory?: MemorySync | undefined;
   readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
   /** The other replicas of the server. */
   readonly peers: Peers;

@@ -10,6 +10,7 @@ import type { HandDeps } from "./deps.ts";
 import type { HandEndings } from "./hand-endings.ts";
 import { provisionedEvent } from "./hand-events.ts";
 import { environmentOf, resourcesOf } from "./hand-messages.ts";
+import { mountsOf } from "./hand-mounts.ts";
 import type { HandParking } from "./hand-parking.ts";
 import { choosePlacement, wishOf } from "./rules.ts";
 
@@ -179,6 +180,7 @@ export class Provisioner implements Service {
   ): Promise<Provisioned | undefined> {
     try {
       failpoint("server.hand_placed");
+      const mounts = await mountsOf(this.deps, hand);
       const answer = await link.command(
         {
           case: "provision",
@@ -189,6 +191,7 @@ export class Provisioner implements Service {
             resources: resourcesOf(hand),
             sessionId: hand.sessionId ?? "",
             ownerNumber: BigInt(hand.ownerNumber),
+            ...(mounts === undefined ? {} : { mounts }),
           },
         },
         leftMs,

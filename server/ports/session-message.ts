@@ -1,10 +1,12 @@
 /** A session as the contract shows it. */
-import { create, fromJsonString, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, fromJson, fromJsonString, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   BudgetSchema,
   type Session,
+  type SessionResource,
+  SessionResourceSchema,
   SessionSchema,
   SessionStatus,
   StopReason,
@@ -61,12 +63,20 @@ export function toSessionMessage(record: SessionRecord): Session {
     rootSessionId: record.rootSessionId ?? "",
     parentSessionId: record.parentSessionId ?? "",
     tamperEvident: record.chain !== undefined,
+    resources: resourcesOf(record.resources),
   };
   if (record.budget !== "{}") {
     init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });
   }
   if (record.archivedAt) init.archivedAt = timestampFromDate(record.archivedAt);
   return create(SessionSchema, init);
+}
+
+export function resourcesOf(text: string): SessionResource[] {
+  if (text === "[]") return [];
+  return (JSON.parse(text) as JsonValue[]).map((resource) =>
+    fromJson(SessionResourceSchema, resource, { ignoreUnknownFields: true }),
+  );
 }
 
 /** The status names that a list filters by; unspecified ones are skipped. */

@@ -15,6 +15,7 @@ import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_servic
 import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -42,6 +43,7 @@ const ADMIN: Callers = ["admin"];
 const CLIENT: Callers = ["client", "admin"];
 const BRAIN: Callers = ["client", "admin", "harness"];
 const LOG: Callers = ["client", "admin", "harness", "worker", "session"];
+const MEMORY: Callers = ["client", "admin", "harness", "session"];
 const HARNESS: Callers = ["harness"];
 const PROXY: Callers = ["proxy"];
 const HAND_AGENT: Callers = ["hand_agent"];
@@ -97,6 +99,8 @@ const POLICY = new Map<string, Callers>([
     streamExecution: HAND_AGENT,
     streamTransfer: HAND_AGENT,
     readResource: HAND_AGENT,
+    syncMemory: HAND_AGENT,
+    readSessionLog: HAND_AGENT,
     streamTunnel: HAND_AGENT,
   }),
   ...rows(HandService, {
@@ -112,6 +116,22 @@ const POLICY = new Map<string, Callers>([
     copyOut: BRAIN,
   }),
   ...rows(HarnessService, { work: HARNESS }),
+  ...rows(MemoryService, {
+    createMemoryStore: CLIENT,
+    getMemoryStore: CLIENT,
+    listMemoryStores: CLIENT,
+    updateMemoryStore: CLIENT,
+    archiveMemoryStore: CLIENT,
+    deleteMemoryStore: CLIENT,
+    createMemory: MEMORY,
+    getMemory: MEMORY,
+    listMemories: MEMORY,
+    updateMemory: MEMORY,
+    deleteMemory: MEMORY,
+    getMemoryVersion: MEMORY,
+    listMemoryVersions: MEMORY,
+    redactMemoryVersion: CLIENT,
+  }),
   ...rows(PeerService, {
     forwardCommand: PEER,
     forwardExecution: PEER,
@@ -215,6 +235,7 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   HandAgentService,
   HandService,
   HarnessService,
+  MemoryService,
   PeerService,
   ProxyService,
   SessionService,

@@ -1,16 +1,17 @@
 /** What a new session is made of: the agent as it is now, and environments that may be used. */
-import { toJsonString } from "@bufbuild/protobuf";
+import { create, toJson, toJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Environment } from "../../proto/gen/tendon/v1/environment_pb.js";
-import { type Budget, BudgetSchema } from "../../proto/gen/tendon/v1/session_pb.js";
+import { type Budget, BudgetSchema, SessionResourceSchema } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type CreateSessionRequest,
   CreateSessionRequestSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { MemoryAttachments } from "../ports/memory.ts";
 import type { Principal } from "../ports/principal.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
@@ -20,6 +21,7 @@ import { checkEmit } from "./rules.ts";
 export interface CreationDeps {
   readonly agents: Pick<AgentStore, "find">;
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
+  readonly memory: MemoryAttachments;
 }
 
 /** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */
@@ -40,6 +42,7 @@ export async function newSession(
     }
     slotEnvironmentIds[slot] = (await usable(deps, id, workspaceId)).id;
   }
+  const given = await memoryStoresOf(deps, request, workspaceId);
   return {
     sessionId: newId("session"),
     workspaceId,
@@ -48,12 +51,31 @@ export async function newSession(
     agent: toJsonString(AgentSchema, agent),
     environmentId,
     slotEnvironmentIds,
+    ...given,
     title: request.title,
     metadata: { ...request.metadata },
     vaultIds: request.vaultIds,
     budget: budgetText(request.budget),
     events,
     request: { requestId: request.requestId, contentHash: hashOf(request) },
+  };
+}
+
+async function memoryStoresOf(
+  { memory }: Pick<CreationDeps, "memory">,
+  { resources }: CreateSessionRequest,
+  workspaceId: string,
+): Promise<Pick<NewSession, "resources" | "memoryStoreIds">> {
+  const inputs = resources.flatMap(({ kind }, index) =>
+    kind.case === "memoryStore" ? [{ store: kind.value, field: `resources[${index}].memory_store` }] : [],
+  );
+  const stores = await memory.attach(inputs, workspaceId);
+  const messages = stores.map((value) =>
+    create(SessionResourceSchema, { kind: { case: "memoryStore", value } }),
+  );
+  return {
+    resources: JSON.stringify(messages.map((message) => toJson(SessionResourceSchema, message))),
+    memoryStoreIds: stores.map(({ memoryStoreId }) => memoryStoreId),
   };
 }
 

@@ -106,14 +106,23 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const statuses = statusNames(request.statuses).sort();
     const after = createdAtOrAfter && timestampDate(createdAtOrAfter);
     const before = createdBefore && timestampDate(createdBefore);
-    const filters = [agentId, includeArchived, ascending, after?.toISOString(), before?.toISOString()];
+    const { memoryStoreId } = request;
+    const filters = [
+      agentId,
+      memoryStoreId,
+      includeArchived,
+      ascending,
+      after?.toISOString(),
+      before?.toISOString(),
+    ];
     const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
     const cursor = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
-    if (agentId.includes("\0")) return { sessions: [], nextPageToken: "" };
+    if (agentId.includes("\0") || memoryStoreId.includes("\0")) return { sessions: [], nextPageToken: "" };
     const { items, next } = await this.deps.sessions.list({
       workspaceId,
       statuses,
       agentId,
+      memoryStoreId,
       includeArchived,
       ascending,
       createdAtOrAfter: after,

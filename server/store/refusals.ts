@@ -14,3 +14,11 @@ export function sessionArchived(sessionId: string): TendonError {
     session_id: sessionId,
   });
 }
+
+export function storeArchived(memoryStoreId: string): TendonError {
+  return new TendonError(
+    "MEMORY_STORE_ARCHIVED",
+    `the memory store "${memoryStoreId}" is archived and takes no changes`,
+    { id: memoryStoreId },
+  );
+}

@@ -38,6 +38,8 @@ export interface SessionRecord {
   readonly unpricedRequests: number;
   /** Something asks for a brain that none has dealt with. */
   readonly hasWork: boolean;
+  /** JSON text of a list of SessionResource. */
+  readonly resources: string;
   /** Undefined unless it is tamper-evident. */
   readonly chain: SessionChain | undefined;
 }
@@ -68,6 +70,10 @@ export interface NewSession {
   readonly metadata: Readonly<Record<string, string>>;
   readonly vaultIds: readonly string[];
   readonly budget: string;
+  /** JSON text of a list of SessionResource; undefined for none. */
+  readonly resources?: string;
+  /** Of the stores among them. */
+  readonly memoryStoreIds?: readonly string[];
   /** Appended with the session, as a client. */
   readonly events: readonly NewEvent[];
   readonly request: RequestIdClaim;
@@ -80,6 +86,8 @@ export interface SessionList {
   readonly statuses: readonly StatusName[];
   /** Empty: any. */
   readonly agentId: string;
+  /** That the sessions were given; empty or undefined: any. */
+  readonly memoryStoreId?: string;
   readonly includeArchived: boolean;
   readonly ascending: boolean;
   readonly createdAtOrAfter: Date | undefined;

@@ -19,6 +19,8 @@ import type { InstallationStore } from "./installation.ts";
 import type { JoinTokenStore } from "./join-tokens.ts";
 import type { LeaseStore } from "./leases.ts";
 import type { LogCopyStore } from "./log-copies.ts";
+import type { MemoriesStore } from "./memories.ts";
+import type { MemoryStoreStore } from "./memory-stores.ts";
 import type { ReplicaStore } from "./replicas.ts";
 import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
@@ -44,6 +46,8 @@ export interface Store {
   readonly joinTokens: JoinTokenStore;
   readonly leases: LeaseStore;
   readonly logCopies: LogCopyStore;
+  readonly memories: MemoriesStore;
+  readonly memoryStores: MemoryStoreStore;
   readonly replicas: ReplicaStore;
   readonly requestIds: RequestIdStore;
   readonly retention: RetentionStore;

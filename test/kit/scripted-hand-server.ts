@@ -258,6 +258,13 @@ export class ScriptedHandServer {
           else if (kind.case === "end" && transfer) transfer.end = kind.value;
         }
       },
+      async syncMemory() {
+        throw new TendonError("NOT_FOUND", "this server has no memory stores");
+      },
+      // biome-ignore lint/correctness/useYield: refuses before the first line
+      async *readSessionLog() {
+        throw new TendonError("NOT_FOUND", "this server has no session logs");
+      },
       async *readResource({ sha256 }, context) {
         await server.authenticate(context);
         const bytes = server.storedFiles.get(sha256);

@@ -15,6 +15,7 @@ import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
+import { createAttachments } from "../../server/memory/attachments.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
 import type { CheckpointStore } from "../../server/store/checkpoints.ts";
 import type { EventStore } from "../../server/store/events.ts";
@@ -27,6 +28,7 @@ import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
+import { createMemoryStoreStore } from "../../server/store/postgres/memory-stores.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
@@ -135,6 +137,7 @@ export async function startReplica(options: {
     signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
+    memory: createAttachments(createMemoryStoreStore(pool)),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),
       withdraw: async (sessionId) => void (await leases.withdraw(sessionId)),

@@ -8,6 +8,7 @@ import { sessionLoop } from "./0006-session-loop.ts";
 import { tamperEvidence } from "./0007-tamper-evidence.ts";
 import { brains } from "./0008-brains.ts";
 import { handLives } from "./0009-hand-lives.ts";
+import { memory } from "./0010-memory.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -22,4 +23,5 @@ export const migrations: readonly Migration[] = [
   tamperEvidence,
   brains,
   handLives,
+  memory,
 ];

@@ -119,9 +119,10 @@ async function finishFork(
   // Until the end of this transaction nobody deletes the origin: nothing was missing from what was copied.
   const { rowCount } = await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       title, metadata, vault_ids, budget, forked_from_session_id, forked_from_position, head, chain_hash, chain_origin)
+       title, metadata, vault_ids, budget, resources, forked_from_session_id, forked_from_position, head, chain_hash,
+       chain_origin)
      select $1, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       coalesce($3, title), metadata, $4, $5, session_id, $6, $6, ${CHAIN_OF_COPY} from sessions where session_id = $2
+       coalesce($3, title), metadata, $4, $5, resources, session_id, $6, $6, ${CHAIN_OF_COPY} from sessions where session_id = $2
        for key share`,
     [sessionId, originSessionId, request.title ?? null, request.vaultIds, request.budget, position],
   );
@@ -133,6 +134,11 @@ async function finishFork(
     `insert into consumed_inputs (session_id, event_id, position)
        select $1, event_id, position from consumed_inputs where session_id = $2 and position <= $3`,
     [sessionId, originSessionId, position],
+  );
+  await transaction.query(
+    `insert into session_memory_stores (session_id, memory_store_id)
+       select $1, memory_store_id from session_memory_stores where session_id = $2`,
+    [sessionId, originSessionId],
   );
   await transaction.query(
     `insert into session_slots (session_id, slot, tools_digest)

@@ -58,6 +58,7 @@ interface SessionRow {
   has_work: boolean;
   chain_hash: string | null;
   chain_origin: string;
+  resources: string;
 }
 
 /** A session whose hash is gone while more says that it had one stays tamper-evident: with a hash that fits nothing. */
@@ -66,7 +67,7 @@ const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environme
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
   list_cost_nano_usd, unpriced_requests,
-  work_position > rested_position and archived_at is null as has_work, chain_origin,
+  work_position > rested_position and archived_at is null as has_work, chain_origin, resources,
   encode(coalesce(chain_hash, case when chain_origin <> '' or checkpoint_position > 0 then sha256('') end), 'hex') as chain_hash`;
 
 function toRecord(row: SessionRow): SessionRecord {
@@ -97,6 +98,7 @@ function toRecord(row: SessionRow): SessionRecord {
     listCostNanoUsd: row.list_cost_nano_usd,
     unpricedRequests: row.unpriced_requests,
     hasWork: row.has_work,
+    resources: row.resources,
     chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };
 }
@@ -179,8 +181,8 @@ async function create(transaction: Transaction, session: NewSession) {
   }
   await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       title, metadata, vault_ids, budget, chain_hash)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11,
+       title, metadata, vault_ids, budget, resources, chain_hash)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13,
        (select case when tamper_evident then $12::bytea end from workspaces where workspace_id = $2))`,
     [
       sessionId,
@@ -195,8 +197,15 @@ async function create(transaction: Transaction, session: NewSession) {
       session.vaultIds,
       session.budget,
       Buffer.from(originHash(sessionId, NEW_CHAIN), "hex"),
+      session.resources ?? "[]",
     ],
   );
+  if (session.memoryStoreIds?.length) {
+    await transaction.query(
+      "insert into session_memory_stores (session_id, memory_store_id) select $1, unnest($2::text[])",
+      [sessionId, session.memoryStoreIds],
+    );
+  }
   const appended =
     session.events.length === 0
       ? undefined
@@ -213,6 +222,10 @@ async function list(db: Queryable, query: SessionList): Promise<Page<SessionReco
   };
   if (query.workspaceId !== undefined) add((p) => `workspace_id = ${p}`, query.workspaceId);
   if (query.agentId !== "") add((p) => `agent_id = ${p}`, query.agentId);
+  if (query.memoryStoreId) {
+    const given = "select session_id from session_memory_stores where memory_store_id";
+    add((p) => `session_id in (${given} = ${p})`, query.memoryStoreId);
+  }
   if (query.statuses.length > 0) add((p) => `status = any(${p})`, query.statuses);
   if (!query.includeArchived) where.push("archived_at is null");
   if (query.createdAtOrAfter) add((p) => `created_at >= ${p}`, query.createdAtOrAfter);

@@ -16,6 +16,8 @@ import { createInstallationStore } from "./installation.ts";
 import { createJoinTokenStore } from "./join-tokens.ts";
 import { createLeaseStore } from "./leases.ts";
 import { createLogCopyStore } from "./log-copies.ts";
+import { createMemoriesStore } from "./memories.ts";
+import { createMemoryStoreStore } from "./memory-stores.ts";
 import type { Pool } from "./pool.ts";
 import { createReplicaStore } from "./replicas.ts";
 import { createRequestIdStore } from "./request-ids.ts";
@@ -47,6 +49,8 @@ export function createPostgresStore(pool: Pool): Store {
     joinTokens: createJoinTokenStore(pool),
     leases: createLeaseStore(pool),
     logCopies: createLogCopyStore(pool),
+    memories: createMemoriesStore(pool),
+    memoryStores: createMemoryStoreStore(pool),
     replicas: createReplicaStore(pool),
     requestIds: createRequestIdStore(pool),
     retention: createRetentionStore(pool),

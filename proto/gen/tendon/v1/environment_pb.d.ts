@@ -215,6 +215,14 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: int64 stall_timeout_ms = 19;
    */
   stallTimeoutMs: bigint;
+
+  /**
+   * Whether hands hold the log of their session as a file: `/mnt/session/events.ndjson`, an event a line without what only
+   * brains see, brought up to date before each call. It holds the newest 32 to 64 MiB of it.
+   *
+   * @generated from field: bool session_log = 20;
+   */
+  sessionLog: boolean;
 };
 
 /**

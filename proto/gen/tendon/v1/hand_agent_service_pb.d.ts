@@ -2,7 +2,7 @@
 // @generated from file tendon/v1/hand_agent_service.proto (package tendon.v1, syntax proto3)
 /* eslint-disable */
 
-import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
+import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
 import type { DriverDescription, ExecutionResult, HandResource, HandState, LeftProcess, MachineResources } from "./hand_pb.js";
@@ -633,6 +633,13 @@ export declare type ProvisionCommand = Message<"tendon.v1.ProvisionCommand"> & {
    * @generated from field: int64 owner_number = 7;
    */
   ownerNumber: bigint;
+
+  /**
+   * Directories below `/mnt` that the agent keeps in the hand; unset for none.
+   *
+   * @generated from field: tendon.v1.HandMounts mounts = 8;
+   */
+  mounts?: HandMounts | undefined;
 };
 
 /**
@@ -640,6 +647,67 @@ export declare type ProvisionCommand = Message<"tendon.v1.ProvisionCommand"> & {
  * Use `create(ProvisionCommandSchema)` to create a new message.
  */
 export declare const ProvisionCommandSchema: GenMessage<ProvisionCommand>;
+
+/**
+ * What an agent keeps in a hand beside its workspace.
+ *
+ * @generated from message tendon.v1.HandMounts
+ */
+export declare type HandMounts = Message<"tendon.v1.HandMounts"> & {
+  /**
+   * Memory stores of the hand's session, at most 8.
+   *
+   * @generated from field: repeated tendon.v1.MemoryMount memory_stores = 1;
+   */
+  memoryStores: MemoryMount[];
+
+  /**
+   * Whether the session's log is there, as `/mnt/session/events.ndjson`.
+   *
+   * @generated from field: bool session_log = 2;
+   */
+  sessionLog: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.HandMounts.
+ * Use `create(HandMountsSchema)` to create a new message.
+ */
+export declare const HandMountsSchema: GenMessage<HandMounts>;
+
+/**
+ * A memory store in a hand.
+ *
+ * @generated from message tendon.v1.MemoryMount
+ */
+export declare type MemoryMount = Message<"tendon.v1.MemoryMount"> & {
+  /**
+   * The store.
+   *
+   * @generated from field: string memory_store_id = 1;
+   */
+  memoryStoreId: string;
+
+  /**
+   * Absolute path of its directory, `/mnt/memory/<slug>`.
+   *
+   * @generated from field: string path = 2;
+   */
+  path: string;
+
+  /**
+   * Whether processes of the hand may not change it.
+   *
+   * @generated from field: bool read_only = 3;
+   */
+  readOnly: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.MemoryMount.
+ * Use `create(MemoryMountSchema)` to create a new message.
+ */
+export declare const MemoryMountSchema: GenMessage<MemoryMount>;
 
 /**
  * Destroys a hand.
@@ -1307,6 +1375,292 @@ export declare type ReadResourceResponse = Message<"tendon.v1.ReadResourceRespon
 export declare const ReadResourceResponseSchema: GenMessage<ReadResourceResponse>;
 
 /**
+ * Asks to bring a memory store in a hand up to date.
+ *
+ * @generated from message tendon.v1.SyncMemoryRequest
+ */
+export declare type SyncMemoryRequest = Message<"tendon.v1.SyncMemoryRequest"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * The store.
+   *
+   * @generated from field: string memory_store_id = 3;
+   */
+  memoryStoreId: string;
+
+  /**
+   * Revision of the store that the hand's copy reflects; 0 for none.
+   *
+   * @generated from field: int64 revision = 4;
+   */
+  revision: bigint;
+
+  /**
+   * What was changed in the hand, at most 64, with at most 1 MiB of texts.
+   *
+   * @generated from field: repeated tendon.v1.MemoryChange changes = 5;
+   */
+  changes: MemoryChange[];
+
+  /**
+   * Paths whose texts are wanted, at most 64; as many are given as fit into the answer, in this order.
+   *
+   * @generated from field: repeated string wanted_paths = 6;
+   */
+  wantedPaths: string[];
+};
+
+/**
+ * Describes the message tendon.v1.SyncMemoryRequest.
+ * Use `create(SyncMemoryRequestSchema)` to create a new message.
+ */
+export declare const SyncMemoryRequestSchema: GenMessage<SyncMemoryRequest>;
+
+/**
+ * A file of a store's directory that was changed in a hand.
+ *
+ * @generated from message tendon.v1.MemoryChange
+ */
+export declare type MemoryChange = Message<"tendon.v1.MemoryChange"> & {
+  /**
+   * Path within the store, from `/`.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * Digest of what the hand's copy had been made from; empty for a new file.
+   *
+   * @generated from field: string base_sha256 = 2;
+   */
+  baseSha256: string;
+
+  /**
+   * What stands there now; unset for a file that was deleted.
+   *
+   * @generated from field: optional bytes content = 3;
+   */
+  content?: Uint8Array | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.MemoryChange.
+ * Use `create(MemoryChangeSchema)` to create a new message.
+ */
+export declare const MemoryChangeSchema: GenMessage<MemoryChange>;
+
+/**
+ * How the store is now.
+ *
+ * @generated from message tendon.v1.SyncMemoryResponse
+ */
+export declare type SyncMemoryResponse = Message<"tendon.v1.SyncMemoryResponse"> & {
+  /**
+   * What became of each change, in their order.
+   *
+   * @generated from field: repeated tendon.v1.MemoryChangeResult results = 1;
+   */
+  results: MemoryChangeResult[];
+
+  /**
+   * Revision of the store that the rest of this answer reflects.
+   *
+   * @generated from field: int64 revision = 2;
+   */
+  revision: bigint;
+
+  /**
+   * Whether `index` is given: the store was changed since the hand's revision, by others or by this request.
+   *
+   * @generated from field: bool has_index = 3;
+   */
+  hasIndex: boolean;
+
+  /**
+   * Every memory of the store.
+   *
+   * @generated from field: repeated tendon.v1.MemoryIndexEntry index = 4;
+   */
+  index: MemoryIndexEntry[];
+
+  /**
+   * Texts of wanted paths; those that are gone are left out.
+   *
+   * @generated from field: repeated tendon.v1.MemoryText texts = 5;
+   */
+  texts: MemoryText[];
+};
+
+/**
+ * Describes the message tendon.v1.SyncMemoryResponse.
+ * Use `create(SyncMemoryResponseSchema)` to create a new message.
+ */
+export declare const SyncMemoryResponseSchema: GenMessage<SyncMemoryResponse>;
+
+/**
+ * What became of a change.
+ *
+ * @generated from message tendon.v1.MemoryChangeResult
+ */
+export declare type MemoryChangeResult = Message<"tendon.v1.MemoryChangeResult"> & {
+  /**
+   * Which it is.
+   *
+   * @generated from field: tendon.v1.MemoryChangeOutcome outcome = 1;
+   */
+  outcome: MemoryChangeOutcome;
+
+  /**
+   * With refused: why, for people.
+   *
+   * @generated from field: string message = 2;
+   */
+  message: string;
+};
+
+/**
+ * Describes the message tendon.v1.MemoryChangeResult.
+ * Use `create(MemoryChangeResultSchema)` to create a new message.
+ */
+export declare const MemoryChangeResultSchema: GenMessage<MemoryChangeResult>;
+
+/**
+ * A memory by path and digest.
+ *
+ * @generated from message tendon.v1.MemoryIndexEntry
+ */
+export declare type MemoryIndexEntry = Message<"tendon.v1.MemoryIndexEntry"> & {
+  /**
+   * Its path.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * SHA-256 of its text.
+   *
+   * @generated from field: bytes sha256 = 2;
+   */
+  sha256: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.MemoryIndexEntry.
+ * Use `create(MemoryIndexEntrySchema)` to create a new message.
+ */
+export declare const MemoryIndexEntrySchema: GenMessage<MemoryIndexEntry>;
+
+/**
+ * A memory's text.
+ *
+ * @generated from message tendon.v1.MemoryText
+ */
+export declare type MemoryText = Message<"tendon.v1.MemoryText"> & {
+  /**
+   * Its path.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * The text, as UTF-8.
+   *
+   * @generated from field: bytes content = 2;
+   */
+  content: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.MemoryText.
+ * Use `create(MemoryTextSchema)` to create a new message.
+ */
+export declare const MemoryTextSchema: GenMessage<MemoryText>;
+
+/**
+ * Asks for a session's log.
+ *
+ * @generated from message tendon.v1.ReadSessionLogRequest
+ */
+export declare type ReadSessionLogRequest = Message<"tendon.v1.ReadSessionLogRequest"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * Position after which to begin.
+   *
+   * @generated from field: int64 after_position = 3;
+   */
+  afterPosition: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.ReadSessionLogRequest.
+ * Use `create(ReadSessionLogRequestSchema)` to create a new message.
+ */
+export declare const ReadSessionLogRequestSchema: GenMessage<ReadSessionLogRequest>;
+
+/**
+ * Part of a session's log.
+ *
+ * @generated from message tendon.v1.ReadSessionLogResponse
+ */
+export declare type ReadSessionLogResponse = Message<"tendon.v1.ReadSessionLogResponse"> & {
+  /**
+   * Session that owns the hand.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Lines of JSON, whole ones, at most 1 MiB.
+   *
+   * @generated from field: bytes lines = 2;
+   */
+  lines: Uint8Array;
+
+  /**
+   * Position of the last of them.
+   *
+   * @generated from field: int64 position = 3;
+   */
+  position: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.ReadSessionLogResponse.
+ * Use `create(ReadSessionLogResponseSchema)` to create a new message.
+ */
+export declare const ReadSessionLogResponseSchema: GenMessage<ReadSessionLogResponse>;
+
+/**
  * From the agent, on a connection's stream.
  *
  * @generated from message tendon.v1.StreamTunnelRequest
@@ -1404,6 +1758,46 @@ export declare type StreamTunnelResponse = Message<"tendon.v1.StreamTunnelRespon
 export declare const StreamTunnelResponseSchema: GenMessage<StreamTunnelResponse>;
 
 /**
+ * What became of a change.
+ *
+ * @generated from enum tendon.v1.MemoryChangeOutcome
+ */
+export enum MemoryChangeOutcome {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: MEMORY_CHANGE_OUTCOME_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The store has it.
+   *
+   * @generated from enum value: MEMORY_CHANGE_OUTCOME_STORED = 1;
+   */
+  STORED = 1,
+
+  /**
+   * The store has something else by now than the hand's copy was made from; it was left as it is.
+   *
+   * @generated from enum value: MEMORY_CHANGE_OUTCOME_CONFLICT = 2;
+   */
+  CONFLICT = 2,
+
+  /**
+   * It cannot be stored.
+   *
+   * @generated from enum value: MEMORY_CHANGE_OUTCOME_REFUSED = 3;
+   */
+  REFUSED = 3,
+}
+
+/**
+ * Describes the enum tendon.v1.MemoryChangeOutcome.
+ */
+export declare const MemoryChangeOutcomeSchema: GenEnum<MemoryChangeOutcome>;
+
+/**
  * What hand agents dial.
  *
  * @generated from service tendon.v1.HandAgentService
@@ -1492,6 +1886,40 @@ export declare const HandAgentService: GenService<{
     methodKind: "server_streaming";
     input: typeof ReadResourceRequestSchema;
     output: typeof ReadResourceResponseSchema;
+  },
+  /**
+   * Brings one memory store in a hand up to date: takes in what was changed there, and says what the store has now. The
+   * hand's session must have been given the store, and only a read-write one takes changes. A change is taken in only if
+   * the store still has what the hand's copy was made from.
+   *
+   * Effect: a version for each change that was taken in, in the name of the hand's session.
+   * Idempotency: a change that the store has already counts as taken in.
+   * Fails: NOT_FOUND for a hand that is not the agent's, or a store that its session does not have (any more),
+   * HAND_NOT_READY for an older owner number. What is wrong with a single change is in the answer.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.SyncMemory
+   */
+  syncMemory: {
+    methodKind: "unary";
+    input: typeof SyncMemoryRequestSchema;
+    output: typeof SyncMemoryResponseSchema;
+  },
+  /**
+   * Reads the log of the hand's session as lines of JSON, up to its head of now, without what only brains see.
+   *
+   * Effect: none.
+   * Idempotency: a read; the position of the last line is the cursor to go on from.
+   * Fails: NOT_FOUND for a hand that is not the agent's or belongs to no session, HAND_NOT_READY for an older owner number,
+   * ROLE_NOT_ALLOWED where the hand's environment does not ask for it.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.ReadSessionLog
+   */
+  readSessionLog: {
+    methodKind: "server_streaming";
+    input: typeof ReadSessionLogRequestSchema;
+    output: typeof ReadSessionLogResponseSchema;
   },
   /**
    * Opened by the agent when the server or a sandbox asks for it: carries the bytes of one connection.

@@ -6,6 +6,7 @@ import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2"
 import type { Message } from "@bufbuild/protobuf";
 import type { Agent } from "./agent_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import type { AttachedMemoryStore, MemoryStoreInput } from "./memory_pb.js";
 
 /**
  * Describes the file tendon/v1/session.proto.
@@ -157,6 +158,34 @@ export declare type Session = Message<"tendon.v1.Session"> & {
    * @generated from field: bool tamper_evident = 20;
    */
   tamperEvident: boolean;
+
+  /**
+   * What the session was given, in the order in which it was asked for.
+   *
+   * @generated from field: repeated tendon.v1.SessionResource resources = 21;
+   */
+  resources: SessionResource[];
+
+  /**
+   * For a thread: the session at the root of its tree. Empty for a session of its own.
+   *
+   * @generated from field: string root_session_id = 22;
+   */
+  rootSessionId: string;
+
+  /**
+   * For a thread: the session or thread that made it.
+   *
+   * @generated from field: string parent_session_id = 23;
+   */
+  parentSessionId: string;
+
+  /**
+   * Of a session that has made threads, where one session is asked for: all of its tree, itself included.
+   *
+   * @generated from field: tendon.v1.TreeState tree = 24;
+   */
+  tree?: TreeState | undefined;
 };
 
 /**
@@ -166,20 +195,132 @@ export declare type Session = Message<"tendon.v1.Session"> & {
 export declare const SessionSchema: GenMessage<Session>;
 
 /**
- * Limits over a session and its threads. Zero means no limit of that kind.
+ * A session and all of its threads.
+ *
+ * @generated from message tendon.v1.TreeState
+ */
+export declare type TreeState = Message<"tendon.v1.TreeState"> & {
+  /**
+   * Threads that were made, also those that were stopped.
+   *
+   * @generated from field: int32 threads = 1;
+   */
+  threads: number;
+
+  /**
+   * Threads that were not stopped.
+   *
+   * @generated from field: int32 live_threads = 2;
+   */
+  liveThreads: number;
+
+  /**
+   * Sessions and threads that a brain works on now.
+   *
+   * @generated from field: int32 running = 3;
+   */
+  running: number;
+
+  /**
+   * Sessions and threads that rest because the budget is spent.
+   *
+   * @generated from field: int32 at_budget = 4;
+   */
+  atBudget: number;
+
+  /**
+   * What models reported, summed over all; `active_ms` counts threads that work at the same time once each.
+   *
+   * @generated from field: tendon.v1.Usage usage = 5;
+   */
+  usage?: Usage | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.TreeState.
+ * Use `create(TreeStateSchema)` to create a new message.
+ */
+export declare const TreeStateSchema: GenMessage<TreeState>;
+
+/**
+ * Something that a session was given.
+ *
+ * @generated from message tendon.v1.SessionResource
+ */
+export declare type SessionResource = Message<"tendon.v1.SessionResource"> & {
+  /**
+   * Id of those that can be changed by themselves; empty for memory stores.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.SessionResource.kind
+   */
+  kind: {
+    /**
+     * A memory store.
+     *
+     * @generated from field: tendon.v1.AttachedMemoryStore memory_store = 2;
+     */
+    value: AttachedMemoryStore;
+    case: "memoryStore";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.SessionResource.
+ * Use `create(SessionResourceSchema)` to create a new message.
+ */
+export declare const SessionResourceSchema: GenMessage<SessionResource>;
+
+/**
+ * Something to give to a new session.
+ *
+ * @generated from message tendon.v1.SessionResourceInput
+ */
+export declare type SessionResourceInput = Message<"tendon.v1.SessionResourceInput"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.SessionResourceInput.kind
+   */
+  kind: {
+    /**
+     * A memory store; at most 8 of them, each once.
+     *
+     * @generated from field: tendon.v1.MemoryStoreInput memory_store = 1;
+     */
+    value: MemoryStoreInput;
+    case: "memoryStore";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.SessionResourceInput.
+ * Use `create(SessionResourceInputSchema)` to create a new message.
+ */
+export declare const SessionResourceInputSchema: GenMessage<SessionResourceInput>;
+
+/**
+ * Limits over a session and its threads. Zero means no limit of that kind. They are looked at before each model request:
+ * what is spent in the end is at most the limit and one request for each thread that works.
  *
  * @generated from message tendon.v1.Budget
  */
 export declare type Budget = Message<"tendon.v1.Budget"> & {
   /**
-   * Input plus output tokens.
+   * Input tokens, cached or not, plus output tokens.
    *
    * @generated from field: int64 max_tokens = 1;
    */
   maxTokens: bigint;
 
   /**
-   * List price in US cents.
+   * List price in US cents. A request whose model has no list price is the last one under such a limit.
    *
    * @generated from field: int64 max_list_cost_cents = 2;
    */
@@ -377,6 +518,13 @@ export enum StopReason {
    * @generated from enum value: STOP_REASON_INTERRUPTED = 6;
    */
   INTERRUPTED = 6,
+
+  /**
+   * It waits for threads that it has made, and goes on by itself.
+   *
+   * @generated from enum value: STOP_REASON_WAITING_FOR_THREADS = 7;
+   */
+  WAITING_FOR_THREADS = 7,
 }
 
 /**

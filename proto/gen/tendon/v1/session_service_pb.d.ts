@@ -5,7 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Checkpoint, Event, EventInput, EventReceipt, LeaseProof, Preview } from "./event_pb.js";
-import type { Budget, Session, SessionStatus } from "./session_pb.js";
+import type { Budget, Session, SessionResourceInput, SessionStatus } from "./session_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
@@ -88,6 +88,13 @@ export declare type CreateSessionRequest = Message<"tendon.v1.CreateSessionReque
    * @generated from field: tendon.v1.Budget budget = 10;
    */
   budget?: Budget | undefined;
+
+  /**
+   * What the session is given, at most 500.
+   *
+   * @generated from field: repeated tendon.v1.SessionResourceInput resources = 11;
+   */
+  resources: SessionResourceInput[];
 };
 
 /**
@@ -217,6 +224,13 @@ export declare type ListSessionsRequest = Message<"tendon.v1.ListSessionsRequest
    * @generated from field: google.protobuf.Timestamp created_before = 8;
    */
   createdBefore?: Timestamp | undefined;
+
+  /**
+   * Only sessions that were given this memory store; empty means any.
+   *
+   * @generated from field: string memory_store_id = 9;
+   */
+  memoryStoreId: string;
 };
 
 /**
@@ -1258,8 +1272,8 @@ export declare const SessionService: GenService<{
    *
    * Effect: one new session; work is handed to a harness when an initial event asks for it.
    * Idempotency: a repeat with the same request_id and content returns the first session.
-   * Fails: NOT_FOUND for an agent or environment of another workspace, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED,
-   * REQUEST_ID_REUSED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED.
+   * Fails: NOT_FOUND for an agent, environment or memory store of another workspace, AGENT_ARCHIVED,
+   * ENVIRONMENT_ARCHIVED, MEMORY_STORE_ARCHIVED, REQUEST_ID_REUSED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.CreateSession
