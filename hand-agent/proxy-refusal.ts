@@ -4,8 +4,8 @@ import type { Clock } from "../kit/clock.ts";
 import { parseServerUrl } from "../kit/dial/dial.ts";
 import { type ProxySettings, proxyFor } from "../kit/dial/proxy-rules.ts";
 import { messageOf } from "../kit/errors.ts";
+import { parseHost } from "../kit/network/host-name.ts";
 import { connectThroughProxy } from "./relay/corporate-proxy.ts";
-import { parseHost } from "./relay/host-name.ts";
 import { RelayRefusal } from "./relay/refusal.ts";
 
 const ASK_WITHIN_MS = 5_000;

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { judgeAddress, unwrap } from "./address-rules.ts";
+import { unwrap } from "../../kit/network/address.ts";
+import { judgeAddress } from "./address-rules.ts";
 
 const none = new Set<string>();
 

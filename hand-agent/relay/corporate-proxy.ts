@@ -1,7 +1,7 @@
 /** A connection through the proxy of the agent's own network, by CONNECT. */
 import type { Socket } from "node:net";
 import type { ProxyRoute } from "../../kit/dial/proxy-rules.ts";
-import { type Target, targetText } from "./host-name.ts";
+import { type Target, targetText } from "../../kit/network/host-name.ts";
 import { RelayRefusal } from "./refusal.ts";
 
 const MAX_ANSWER_BYTES = 16 * 1024;

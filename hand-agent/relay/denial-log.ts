@@ -1,7 +1,7 @@
 /** What a relay refused: counted in full, logged in part, so that a program that tries for ever does not fill the log. */
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
-import { hostText, type Target } from "./host-name.ts";
+import { hostText, type Target } from "../../kit/network/host-name.ts";
 import type { RelayRefusal } from "./refusal.ts";
 
 const LINES_PER_PERIOD = 20;

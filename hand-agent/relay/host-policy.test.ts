@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { parseHost } from "./host-name.ts";
+import { parseHost } from "../../kit/network/host-name.ts";
 import { HostPolicy } from "./host-policy.ts";
 
 const allows = (entries: string[], host: string) => new HostPolicy(entries).allows(parseHost(host)!);

@@ -1,7 +1,7 @@
 /** Which hosts an environment names. Pure: it looks nothing up. */
 import { BlockList } from "node:net";
+import { type Host, parseHost } from "../../kit/network/host-name.ts";
 import { HandError } from "../drivers/driver.ts";
-import { type Host, parseHost } from "./host-name.ts";
 
 const SHOWN_HOSTS = 20;
 

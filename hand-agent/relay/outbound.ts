@@ -6,13 +6,13 @@
 import { isIPv4, type Socket } from "node:net";
 import type { Clock } from "../../kit/clock.ts";
 import { type ProxySettings, proxyFor } from "../../kit/dial/proxy-rules.ts";
+import { dialFirst } from "../../kit/network/dial-first.ts";
+import { hostText, type Target, targetText } from "../../kit/network/host-name.ts";
+import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
+import { ownAddresses } from "../../kit/network/own-addresses.ts";
 import { judgeAddress } from "./address-rules.ts";
 import { connectThroughProxy } from "./corporate-proxy.ts";
-import { dialFirst } from "./dial-first.ts";
-import { hostText, type Target, targetText } from "./host-name.ts";
 import type { HostPolicy } from "./host-policy.ts";
-import type { NameResolver } from "./name-resolver.ts";
-import { ownAddresses } from "./own-addresses.ts";
 import { RelayRefusal } from "./refusal.ts";
 
 export interface OutboundOptions {
@@ -48,9 +48,18 @@ export class Outbound {
         connectThroughProxy(await reach(tries), route, target, tries),
       );
     }
-    const found = host.kind === "address" ? [host.address] : await this.options.resolver.resolve(host.name);
+    const found = host.kind === "address" ? [host.address] : await this.resolve(host.name);
     const addresses = permitted(found, policy, targetText(target));
     return this.bounded(target, signal, (tries) => dialFirst(addresses, port, clock, tries));
+  }
+
+  private async resolve(name: string): Promise<string[]> {
+    try {
+      return await this.options.resolver.resolve(name);
+    } catch (error) {
+      if (error instanceof NameError) throw new RelayRefusal("not_resolved", error.message);
+      throw error;
+    }
   }
 
   private async bounded(

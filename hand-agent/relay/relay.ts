@@ -6,7 +6,8 @@
  * For drivers: start the hand's first process in a namespace without any way out and with `relayVariables()` in its
  * environment, then `Relays.start` with that process; do the same when a hand is recovered and when its sandbox was
  * started again. `Relay.close` when the hand ends; a namespace that goes away by itself needs it too. Sandboxes with a
- * network stack of their own (gVisor) do not see what listens in their namespace: refuse `limited` there.
+ * network stack of their own (gVisor, where it does not pass calls on) do not see what listens in their namespace: refuse
+ * `limited` there.
  */
 
 /** The same in every namespace, so that it can stand in an environment before there is a namespace. */

@@ -1,7 +1,7 @@
 /** SOCKS 5 (RFC 1928), CONNECT without authentication: for programs that speak no HTTP. */
 import type { Socket } from "node:net";
+import { parseHost, type Target } from "../../kit/network/host-name.ts";
 import { ByteSource } from "./byte-source.ts";
-import { parseHost, type Target } from "./host-name.ts";
 import type { RefusalReason } from "./refusal.ts";
 
 export const SOCKS_VERSION = 5;

@@ -7,7 +7,7 @@
 import { readFile } from "node:fs/promises";
 import type { Clock } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
-import { ownAddresses } from "../../relay/own-addresses.ts";
+import { ownAddresses } from "../../../kit/network/own-addresses.ts";
 import { HandError } from "../driver.ts";
 import { feedCommand } from "./feed-command.ts";
 

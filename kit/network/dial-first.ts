@@ -1,6 +1,6 @@
 /** Opens a connection to whichever of several addresses answers first. */
 import net, { type Socket } from "node:net";
-import type { Clock } from "../../kit/clock.ts";
+import type { Clock } from "../clock.ts";
 
 /** How long one address may take before the next is tried beside it. */
 const NEXT_ADDRESS_MS = 400;

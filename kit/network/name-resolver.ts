@@ -1,12 +1,16 @@
 /**
- * Names to addresses, as the agent's machine knows them: its hosts file, then its name servers. Not by `getaddrinfo`:
- * that would hold the few threads on which the agent writes its journal for as long as a hand asks for slow names.
+ * Names to addresses, as this machine knows them: its hosts file, then its name servers. Not by `getaddrinfo`: that would
+ * hold the few threads on which a program writes its files for as long as somebody asks for slow names.
  */
 import { Resolver } from "node:dns/promises";
 import { readFile, stat } from "node:fs/promises";
 import { isIP } from "node:net";
-import { type Clock, within } from "../../kit/clock.ts";
-import { RelayRefusal } from "./refusal.ts";
+import { type Clock, within } from "../clock.ts";
+
+/** A name has no addresses, or they cannot be found out. */
+export class NameError extends Error {
+  override readonly name = "NameError";
+}
 
 export interface NameResolverOptions {
   readonly clock: Clock;
@@ -33,7 +37,7 @@ export class NameResolver {
     this.options = options;
   }
 
-  /** At least one address, at most 16. Rejects with RelayRefusal within 10 seconds. */
+  /** At least one address, at most 16. Rejects with a NameError within 10 seconds. */
   resolve(name: string): Promise<string[]> {
     const known = this.asking.get(name);
     if (known !== undefined) return known;
@@ -58,13 +62,13 @@ export class NameResolver {
       this.options.clock,
       RESOLVE_WITHIN_MS,
       Promise.all([ofFamily(resolver.resolve4(name)), ofFamily(resolver.resolve6(name))]),
-      () => new RelayRefusal("not_resolved", `${name} could not be resolved: the name servers do not answer`),
+      () => new NameError(`${name} could not be resolved: the name servers do not answer`),
     ).finally(() => resolver.cancel());
     const addresses = answers.flat().slice(0, MAX_ADDRESSES);
     if (addresses.length > 0) return addresses;
     const why =
       failures.length > 0 ? `the name servers answered ${failures.join(", ")}` : "there is no such host";
-    throw new RelayRefusal("not_resolved", `${name} could not be resolved: ${why}`);
+    throw new NameError(`${name} could not be resolved: ${why}`);
   }
 
   private async hostsFile(): Promise<ReadonlyMap<string, string[]>> {
