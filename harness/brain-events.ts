@@ -1,6 +1,7 @@
 /** The events that a brain appends, as the log keeps them. Pure, except that ids come from outside. */
 import { create } from "@bufbuild/protobuf";
 import type { FailureOrigin } from "../kit/errors.ts";
+import { formatTraceParent, type TraceContext } from "../kit/trace.ts";
 import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { objectText } from "./event-payload.ts";
 import { listCostOf } from "./list-price.ts";
@@ -48,13 +49,19 @@ export function requestEvents(
   ask: { readonly turn: number; readonly inputs: readonly { readonly eventId: string }[] },
   model: string,
   newId: NewId,
+  trace?: TraceContext,
 ): EventInput[] {
   const events: EventInput[] = [];
   if (state.status !== "running") events.push(brainEvent(newId(), "session.status_running", {}));
   const turn = Math.max(1, ask.turn);
   if (ask.inputs.length > 0) {
-    const payload = { event_ids: ask.inputs.map(({ eventId }) => eventId), turn };
-    events.push(brainEvent(newId(), "brain.inputs_consumed", payload));
+    const payload = {
+      event_ids: ask.inputs.map(({ eventId }) => eventId),
+      turn,
+      ...(trace && { trace_id: trace.traceId }),
+    };
+    const internal = trace && { v: 1, trace_parent: formatTraceParent(trace) };
+    events.push(brainEvent(newId(), "brain.inputs_consumed", payload, internal));
   }
   events.push(brainEvent(newId(), "span.model_request_start", { model, turn }));
   return events;
@@ -227,7 +234,7 @@ export function failureEvents(
   newId: NewId,
 ): EventInput[] {
   const waitMs = verdict.kind === "retry" ? verdict.waitMs : 0;
-  const origin = originOf(failure);
+  const origin = modelOrigin(failure);
   const end = deadSpanEnd(newId(), spanId, origin, { ...failure, elapsedMs: verdict.elapsedMs, waitMs });
   const error: SessionFailure = { type: failure.type, message: failure.message, ...origin };
   if (verdict.kind === "retry") {
@@ -241,7 +248,7 @@ export function failureEvents(
 }
 
 /** What a loop does not say was the model's: `model_overloaded_error` → `MODEL_OVERLOADED`. */
-function originOf({ type, origin }: ModelFailure): FailureOrigin {
+export function modelOrigin({ type, origin }: ModelFailure): FailureOrigin {
   return { part: "model", reason: type.replace(/_error$/, "").toUpperCase(), ...origin };
 }
 

@@ -15,6 +15,7 @@ import { isRunnable } from "./next-step.ts";
 import type { ServerClients } from "./server-clients.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
+import type { TurnTrace } from "./turn-trace.ts";
 
 export interface CallRunnerOptions {
   readonly server: ServerClients;
@@ -26,6 +27,7 @@ export interface CallRunnerOptions {
   readonly writer: LogWriter;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly trace: TurnTrace;
 }
 
 /** A cancelled call's processes are killed within 3 s; after this its result is written here. */
@@ -40,7 +42,7 @@ export class CallRunner {
     this.options = options;
     const { server, agent, brainTools: tools, lease, view, clock, log } = options;
     const { sessionId } = lease;
-    this.hands = new HandCaller({ hands: server.hands, lease, view, clock });
+    this.hands = new HandCaller({ hands: server.hands, lease, view, clock, trace: options.trace });
     this.brain = new BrainCalls({ tools, sessionId, agent, view, server, lease, clock, log });
   }
 
@@ -99,7 +101,7 @@ export class CallRunner {
 
   private async runHere(call: OpenCall, signal: AbortSignal): Promise<void> {
     failpoint("harness.before_brain_call");
-    const result = await this.brain.run(call, signal);
+    const result = await this.options.trace.brainCall(call, () => this.brain.run(call, signal));
     failpoint("harness.brain_call_done");
     // An interrupt has said by now what became of it.
     signal.throwIfAborted();

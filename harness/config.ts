@@ -2,6 +2,7 @@ import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { integer, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type Settings, type SettingValues } from "../kit/settings/settings.ts";
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
+import { tracingSettings } from "../kit/trace-settings.ts";
 
 const DAY_MS = 24 * 60 * 60_000;
 
@@ -69,6 +70,7 @@ export const harnessSettings = defineSettings({
     default: 64,
     help: "Programs of the loop `external` that run at a time at most.",
   },
+  ...tracingSettings,
   ...dialSettings,
   ...programSettings,
 });

@@ -12,12 +12,14 @@ import type { Lease } from "./lease.ts";
 import { judgeFailure, MAX_BROKEN } from "./server-failure.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
+import type { TurnTrace } from "./turn-trace.ts";
 
 export interface HandCallerOptions {
   readonly hands: Client<typeof HandService>;
   readonly lease: Lease;
   readonly view: SessionView;
   readonly clock: Clock;
+  readonly trace: TurnTrace;
 }
 
 /** `answered`: the log has the result. `failed`: there will be none; the text says why. */
@@ -45,14 +47,22 @@ export class HandCaller {
   }
 
   /** Resolves once the call has its result, or none can be had. Rejects with the signal's reason when that aborts. */
-  async run(call: OpenCall, signal: AbortSignal): Promise<CallOutcome> {
+  run(call: OpenCall, signal: AbortSignal): Promise<CallOutcome> {
+    return this.options.trace.handCall(call, (headers) => this.settle(call, signal, headers));
+  }
+
+  private async settle(
+    call: OpenCall,
+    signal: AbortSignal,
+    headers: Readonly<Record<string, string>>,
+  ): Promise<CallOutcome> {
     const { clock, lease, view } = this.options;
     const backoff = new Backoff(clock, RETRY);
     let missing = 0;
     let broken = 0;
     for (;;) {
       try {
-        await this.follow(call, signal);
+        await this.follow(call, signal, headers);
         if (await this.isAnswered(call, signal)) return { kind: "answered" };
         missing += 1;
         if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log", RESULT_MISSING);
@@ -85,7 +95,11 @@ export class HandCaller {
   }
 
   /** Reads one stream to its end. The server shows the output to watchers; here it is only passed over. */
-  private async follow(call: OpenCall, signal: AbortSignal): Promise<void> {
+  private async follow(
+    call: OpenCall,
+    signal: AbortSignal,
+    headers: Readonly<Record<string, string>>,
+  ): Promise<void> {
     const { hands, lease } = this.options;
     const request = {
       sessionId: lease.sessionId,
@@ -96,7 +110,7 @@ export class HandCaller {
       lease: lease.proof,
     };
     failpoint("harness.before_dispatch");
-    for await (const { kind } of hands.execute(request, { signal })) {
+    for await (const { kind } of hands.execute(request, { signal, headers })) {
       if (kind.case === "bound") failpoint("harness.dispatched");
       if (kind.case === "output") failpoint("harness.output");
       if (kind.case !== "result") continue;

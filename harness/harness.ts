@@ -4,6 +4,7 @@ import { messageOf } from "../kit/errors.ts";
 import { newId } from "../kit/ids.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
+import { NO_TRACING, type Tracing } from "../kit/trace.ts";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import type { Lease } from "./lease.ts";
 import type { Loop } from "./loops/loop.ts";
@@ -25,6 +26,8 @@ export interface HarnessOptions {
   readonly drainMs: number;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Not set: contexts are passed on, and no spans are made. */
+  readonly tracing?: Tracing;
 }
 
 /** Another harness may be able to run it. */
@@ -89,7 +92,7 @@ export class Harness implements Service {
   }
 
   private assigned(assignment: Assignment, lease: Lease): void {
-    const { server, loops, settings, clock } = this.options;
+    const { server, loops, settings, clock, tracing = NO_TRACING } = this.options;
     const log = this.options.log.child({ sessionId: lease.sessionId });
     if (this.stopped !== undefined) {
       this.work.release(lease, { reason: ReleaseReason.DRAINING });
@@ -105,7 +108,7 @@ export class Harness implements Service {
     }
     const draining = this.draining.signal;
     const work = this.work;
-    const runner = new Runner({ assignment, lease, loop, server, work, settings, clock, log, draining });
+    const runner = new Runner({ assignment, lease, loop, server, work, settings, clock, log, tracing, draining });
     const done = runner.run().then(
       (release) => this.finished(lease, release),
       (error) => log.error({ problem: messageOf(error) }, "a runner failed in a way that it should not"),

@@ -3,6 +3,7 @@ import { BUILD } from "../kit/build.ts";
 import { systemClock } from "../kit/clock.ts";
 import { dial } from "../kit/dial/dial.ts";
 import { messageOf } from "../kit/errors.ts";
+import { newId } from "../kit/ids.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
@@ -17,6 +18,7 @@ import { createModelFetch } from "./loops/claude/model-fetch.ts";
 import { readProgramTable } from "./loops/external/program-table.ts";
 import { createLoops, type LoopsOptions } from "./loops/registry.ts";
 import { openModelSource } from "./model-source.ts";
+import { openTracing } from "./tracing.ts";
 
 const NAME = "tendon-harness";
 const OPTIONS = ["--print-config", "--help", "--version"];
@@ -61,6 +63,8 @@ class HarnessProgram implements Service {
     this.stops.unshift(() => transport.close());
     this.stops.unshift(() => connection.close());
     const client = new ModelClient({ ...source, fetch: transport.fetch, clock: systemClock });
+    const tracing = await openTracing(config, newId("harness"), log);
+    this.stops.unshift(() => tracing.stop());
     const harness = new Harness({
       server: {
         harness: connection.client(HarnessService),
@@ -86,6 +90,7 @@ class HarnessProgram implements Service {
       },
       clock: systemClock,
       log,
+      tracing,
     });
     await harness.start();
     this.stops.unshift(() => harness.stop());

@@ -11,6 +11,7 @@
 import type { Clock } from "../kit/clock.ts";
 import { type FailureOrigin, messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
+import type { Tracing } from "../kit/trace.ts";
 import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
@@ -42,6 +43,7 @@ import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { SessionView } from "./session-view.ts";
 import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
+import { TurnTrace } from "./turn-trace.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
 
 export interface RunnerSettings {
@@ -61,6 +63,7 @@ export interface RunnerOptions {
   readonly settings: RunnerSettings;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly tracing: Tracing;
   /** Aborts when the program stops and what could finish quickly has had its time. */
   readonly draining: AbortSignal;
 }
@@ -86,6 +89,7 @@ export class Runner {
   private readonly callRunner: CallRunner;
   private readonly feed: PreviewFeed;
   private readonly newId: () => string;
+  private readonly trace: TurnTrace;
   /** The newest model request that this holder began. */
   private askedSpanId: string | undefined;
   /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
@@ -102,7 +106,9 @@ export class Runner {
       maxCompactions: MAX_COMPACTIONS,
     };
     this.catalogue = toolCatalogue(this.spec, assignment.slots);
-    const calls = new ServerCalls(lease, clock);
+    const { tracing } = options;
+    this.trace = new TurnTrace({ tracing, sessionId: lease.sessionId, epoch: lease.proof.epoch });
+    const calls = new ServerCalls(lease, clock, () => this.trace.headers);
     this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
@@ -115,6 +121,7 @@ export class Runner {
       writer: this.writer,
       clock,
       log: options.log,
+      trace: this.trace,
     });
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
   }
@@ -133,6 +140,7 @@ export class Runner {
       return this.failInternally();
     } finally {
       this.feed.flush();
+      this.trace.end();
     }
   }
 
@@ -206,7 +214,8 @@ export class Runner {
     const { state } = this.view;
     const agent = this.options.assignment.session!.agent!;
     const model = loop.model(agent);
-    await this.writer.append(requestEvents(state, step, model, this.newId));
+    this.trace.asks(step, state);
+    await this.writer.append(requestEvents(state, step, model, this.newId, this.trace.context));
     const spanId = state.openSpanId;
     if (spanId === undefined) throw new Error("a model request has no recorded start");
     this.askedSpanId = spanId;
@@ -251,10 +260,13 @@ export class Runner {
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
     };
-    return this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal));
+    return this.trace.modelRequest(loop.model(turn.agent), () =>
+      this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal)),
+    );
   }
 
   private async runCalls(): Promise<void> {
+    this.trace.goesOn(this.view.state);
     if (this.view.state.status !== "running") {
       await this.writer.append([brainEvent(this.newId(), "session.status_running", {})]);
     }

@@ -11,10 +11,13 @@ const DEADLINE_MS = 15_000;
 export class ServerCalls {
   private readonly lease: Lease;
   private readonly clock: Clock;
+  private readonly headers: () => Readonly<Record<string, string>>;
 
-  constructor(lease: Lease, clock: Clock) {
+  /** `headers` are asked for at each call. */
+  constructor(lease: Lease, clock: Clock, headers: () => Readonly<Record<string, string>> = () => ({})) {
     this.lease = lease;
     this.clock = clock;
+    this.headers = headers;
   }
 
   /**
@@ -28,7 +31,7 @@ export class ServerCalls {
     for (;;) {
       signal.throwIfAborted();
       try {
-        return await call({ signal, deadlineMs });
+        return await call({ signal, deadlineMs, headers: this.headers() });
       } catch (error) {
         signal.throwIfAborted();
         const verdict = judgeFailure(error);

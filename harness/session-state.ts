@@ -3,6 +3,7 @@
  * wrote them, so any holder of the lease can go on from any prefix.
  */
 import { timestampMs } from "@bufbuild/protobuf/wkt";
+import { parseTraceParent, type TraceContext } from "../kit/trace.ts";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import {
   answeredId,
@@ -38,6 +39,8 @@ export interface WaitingInput {
   readonly eventId: string;
   readonly position: bigint;
   readonly type: string;
+  /** W3C `traceparent` that it came with; may be empty. */
+  readonly traceParent: string;
 }
 
 /** Trouble with the model since its last whole answer. */
@@ -56,6 +59,8 @@ export interface SessionState {
   status: "idle" | "running" | "rescheduling" | "terminated";
   /** Number of the newest turn, from 1; 0 before the first. */
   turn: number;
+  /** Where the newest turn that says so stands in a trace. */
+  trace: TraceContext | undefined;
   /** Event id of a model request that has no end. */
   openSpanId: string | undefined;
   /** In log order. */
@@ -94,6 +99,7 @@ export function newSessionState(): SessionState {
     head: 0n,
     status: "idle",
     turn: 0,
+    trace: undefined,
     openSpanId: undefined,
     openCalls: new Map(),
     waiting: [],
@@ -178,8 +184,8 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "session.status_idle": rest,
 };
 
-function inputOf({ id, position, type }: Event): WaitingInput {
-  return { eventId: id, position, type };
+function inputOf({ id, position, type, traceParent }: Event): WaitingInput {
+  return { eventId: id, position, type, traceParent };
 }
 
 function confirm(state: SessionState, event: Event): void {
@@ -222,6 +228,7 @@ function consume(state: SessionState, event: Event): void {
   state.unconsumedAnswers = state.unconsumedAnswers.filter(stays);
   state.interrupts = state.interrupts.filter(stays);
   const turn = countOf(payload.turn);
+  state.trace = parseTraceParent(stringOf(parseObject(event.internal).trace_parent)) ?? state.trace;
   if (turn <= state.turn) return;
   state.turn = turn;
   state.rounds = 0;
