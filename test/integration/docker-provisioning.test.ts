@@ -1,13 +1,11 @@
 /** How docker hands come to be: images that are pulled, hands made ahead, ways out through the relay. */
 import { randomBytes } from "node:crypto";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { probeDrivers, refreshImages } from "../../hand-agent/driver-offers.ts";
 import { HandError, type WarmSpec } from "../../hand-agent/drivers/driver.ts";
-import { AgentRelays } from "../../hand-agent/relay/agent-relays.ts";
 import { runSetup } from "../../hand-agent/setup-commands.ts";
-import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
+import { builtRelays } from "../kit/built-relays.ts";
 import { whyNoDocker } from "../kit/docker.ts";
 import { ensureBusyboxImage } from "../kit/docker-images.ts";
 import { DockerRig } from "../kit/docker-rig.ts";
@@ -15,7 +13,6 @@ import { eventually } from "../kit/eventually.ts";
 import { ImageRegistry } from "../kit/image-registry.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
 
-const HAND_AGENT = fileURLToPath(new URL("../../dist/hand-agent.mjs", import.meta.url));
 const newId = (name: string) => `hand_${name}_${randomBytes(4).toString("hex")}`;
 
 /** Hands made ahead that are all set up; the pool has them in the next moment. */
@@ -39,14 +36,7 @@ function warm(size: number, setup: readonly string[] = [], maxAgeMs = 60_000): W
 describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
   let rig: DockerRig;
   beforeAll(async () => {
-    rig = await DockerRig.start({
-      relays: new AgentRelays({
-        proxy: {},
-        ownProgram: (args) => ({ file: process.execPath, args: [HAND_AGENT, ...args] }),
-        clock: systemClock,
-        log: createLogger("test", "silent"),
-      }),
-    });
+    rig = await DockerRig.start({ relays: builtRelays() });
   }, 120_000);
   afterAll(() => rig?.stop());
 
@@ -220,6 +210,22 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
       await dead.driver.close();
       await heir.stop();
     });
+  });
+
+  it("is refused for an image whose programs the kernel under it does not serve, with what they say", async () => {
+    const image = `tendon-test/odd-stat:${process.pid}`;
+    const id = `tendon-test-odd-stat-${process.pid}`;
+    const stat = "#!/bin/sh\necho 'stat: cannot statx: Invalid argument' >&2\nexit 1\n";
+    const change = 'printf %s "$1" >/bin/stat';
+    await docker("run", "--network=none", "--name", id, rig.image, "/bin/sh", "-c", change, "sh", stat);
+    await docker("commit", id, image);
+    await docker("rm", id);
+    const made = rig.provision(newId("odd"), { container: { image } });
+    await expect(made).rejects.toThrow(
+      /stat fails in this container's runtime \(stat: cannot statx: Invalid/,
+    );
+    expect(await rig.made()).not.toContainEqual(expect.stringContaining("_odd_"));
+    await docker("rmi", "--force", image);
   });
 
   describe("with the network limited", () => {

@@ -14,6 +14,9 @@ export const BUSYBOX_IMAGE = "tendon-test/busybox:1";
 /** What a usual distribution has: bash, the usual small programs, and Node. */
 export const NODE_IMAGE = "tendon-test/node:1";
 
+/** Busybox with bash, and what its busybox may not have. */
+export const BASH_IMAGE = "tendon-test/bash:1";
+
 /** Programs that tests of hands use, wherever this machine has them. */
 const PROGRAMS = [
   ...[
@@ -69,16 +72,31 @@ const PROGRAMS = [
 ];
 
 export async function ensureBusyboxImage(engine: TestEngine): Promise<string> {
-  return ensure(engine, BUSYBOX_IMAGE, async (root) => {
-    const binary = join(root, "bin/busybox");
-    await copyFile(existsSync("/usr/bin/busybox") ? "/usr/bin/busybox" : "/bin/busybox", binary);
-    await chmod(binary, 0o755);
-    const { stdout } = await run(binary, ["--list"]);
-    for (const name of stdout.split("\n")) {
-      if (name !== "" && name !== "busybox" && name !== "bash")
-        await symlink("busybox", join(root, "bin", name));
+  return ensure(engine, BUSYBOX_IMAGE, putBusybox);
+}
+
+/** For kernels that do not know what the usual small programs ask. */
+export async function ensureBashImage(engine: TestEngine): Promise<string> {
+  return ensure(engine, BASH_IMAGE, async (root) => {
+    await putBusybox(root);
+    for (const name of ["bash", "nohup"]) {
+      const found = await which(name);
+      if (found === undefined) throw new Error(`this machine has no ${name}`);
+      await rm(join(root, "bin", name), { force: true });
+      await copyProgram(root, found, `/bin/${name}`);
     }
   });
+}
+
+async function putBusybox(root: string): Promise<void> {
+  const binary = join(root, "bin/busybox");
+  await copyFile(existsSync("/usr/bin/busybox") ? "/usr/bin/busybox" : "/bin/busybox", binary);
+  await chmod(binary, 0o755);
+  const { stdout } = await run(binary, ["--list"]);
+  for (const name of stdout.split("\n")) {
+    if (name !== "" && name !== "busybox" && name !== "bash")
+      await symlink("busybox", join(root, "bin", name));
+  }
 }
 
 export async function ensureNodeImage(engine: TestEngine): Promise<string> {

@@ -39,13 +39,22 @@ export class DockerRig {
       installationId: () => "inst_test",
       ...options,
     });
-    this.withImage = withImage(this.driver, image);
+    this.withImage = withContainer(this.driver, { image, pull: false });
   }
 
-  static async start(options: Partial<DockerDriverOptions> = {}, own?: TestEngine): Promise<DockerRig> {
+  static async start(
+    options: Partial<DockerDriverOptions> = {},
+    own?: TestEngine,
+    ensureImage = ensureNodeImage,
+  ): Promise<DockerRig> {
     const engine = own ?? (await useDocker());
-    const image = await ensureNodeImage(engine);
+    const image = await ensureImage(engine);
     return new DockerRig(engine, await mkdtemp(join(tmpdir(), "tendon-docker-")), image, options, false);
+  }
+
+  /** The same driver, for callers that say nothing of containers. */
+  withContainer(container: Partial<ContainerSpec>): Driver {
+    return withContainer(this.driver, { image: this.image, pull: false, ...container });
   }
 
   /** Another agent: on the same engine, with the same data directory where it is this one's next life. */
@@ -90,13 +99,13 @@ export class DockerRig {
   }
 }
 
-function withImage(driver: DockerDriver, image: string): Driver {
+function withContainer(driver: DockerDriver, container: ContainerSpec): Driver {
   return {
     name: driver.name,
     capabilities: driver.capabilities,
     tools: driver.tools,
     probe: () => driver.probe(),
-    provision: (spec, signal) => driver.provision({ container: { image, pull: false }, ...spec }, signal),
+    provision: (spec, signal) => driver.provision({ container, ...spec }, signal),
     recover: (handle, signal) => driver.recover(handle, signal),
     discard: (handId) => driver.discard(handId),
     listHandIds: () => driver.listHandIds(),

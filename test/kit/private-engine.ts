@@ -3,13 +3,19 @@
  * that it keeps on a small file system in memory.
  */
 import { execFileSync, spawn } from "node:child_process";
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs";
+import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { answers, engineAt, type TestEngine } from "./docker.ts";
 import { eventually } from "./eventually.ts";
 
 const START_WITHIN_MS = 40_000;
+
+export interface PrivateEngineOptions {
+  readonly diskMib: number;
+  /** What the engine's configuration file says besides, such as runtimes. */
+  readonly config?: Readonly<Record<string, unknown>>;
+}
 
 export class PrivateEngine {
   readonly engine: TestEngine;
@@ -22,11 +28,12 @@ export class PrivateEngine {
     this.engine = engineAt(join(folder, "docker.sock"), () => this.remove());
   }
 
-  static async start({ diskMib }: { diskMib: number }): Promise<PrivateEngine> {
+  static async start({ diskMib, config = {} }: PrivateEngineOptions): Promise<PrivateEngine> {
     const folder = mkdtempSync(join(tmpdir(), "tendon-engine-"));
     const data = join(folder, "data");
     mkdirSync(data);
     execFileSync("mount", ["-t", "tmpfs", "-o", `size=${diskMib}m`, "tmpfs", data]);
+    writeFileSync(join(folder, "daemon.json"), JSON.stringify(config));
     const engine = new PrivateEngine(folder);
     try {
       await engine.run();
@@ -44,7 +51,8 @@ export class PrivateEngine {
     const log = openSync(at("dockerd.log"), "a");
     const places = ["--data-root", at("data"), "--exec-root", at("exec"), "--pidfile", at("dockerd.pid")];
     const network = ["--bridge=none", "--iptables=false", "--shutdown-timeout", "1"];
-    const args = ["--net", "dockerd", "--host", `unix://${at("docker.sock")}`, ...places, ...network];
+    const socket = ["--host", `unix://${at("docker.sock")}`, "--config-file", at("daemon.json")];
+    const args = ["--net", "dockerd", ...socket, ...places, ...network];
     const child = spawn("unshare", args, { stdio: ["ignore", log, log], detached: true });
     closeSync(log);
     this.pid = child.pid ?? 0;

@@ -153,11 +153,17 @@ export class ContainerLink {
   private async check(): Promise<void> {
     const { workdir } = this.options;
     const write = `cd -- ${quote(workdir)} && : >.tendon-check && rm .tendon-check`;
+    // Sandboxed kernels may not know what newer programs ask of them.
+    const stat = 'S=$(LC_ALL=C stat -c %f / 2>&1 >/dev/null) || { printf %s "$S"; exit 41; }';
     const temporary = "{ [ -w /tmp ] && [ -x /tmp ]; } || chmod 1777 /tmp || exit 40";
     const { code, text } = await this.order(
-      `( (do_check ${NEEDED_COMMANDS.join(" ")}); ${temporary}; ${write} ) 2>/dev/null`,
+      `( (do_check ${NEEDED_COMMANDS.join(" ")}); ${stat}; ${temporary}; ${write} ) 2>/dev/null`,
     );
     const missing = text.trim();
+    if (code === 41)
+      throw new HandError(
+        `the image's stat fails in this container's runtime (${missing}): a newer runtime, or an image with older or smaller programs such as busybox, is needed`,
+      );
     if (missing !== "")
       throw new HandError(`the image has none of these commands, which a hand needs: ${missing}`);
     if (code === 40)

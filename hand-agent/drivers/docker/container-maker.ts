@@ -17,6 +17,7 @@ import { type Engine, EngineError } from "./engine.ts";
 import type { HandsNetwork } from "./hands-network.ts";
 import { imageById, missingImage, pullImage } from "./images.ts";
 import { blockMetadata } from "./network-rules.ts";
+import { networkOfRuntime } from "./runtime-network.ts";
 import { haveVolumes, makeDirectories, removeVolumes } from "./workspace-volumes.ts";
 
 export interface Unit {
@@ -189,15 +190,14 @@ export class ContainerMaker {
   }
 
   private async checkNetwork({ network, runtime }: ContainerRecipe): Promise<void> {
-    if (
-      network.mode !== "none" &&
-      runtime !== undefined &&
-      !/^(io\.containerd\.)?(runc|crun|youki)\b/.test(runtime)
-    ) {
+    if (network.mode === "none") return;
+    const kind = await networkOfRuntime(this.options.engine, runtime);
+    if (kind === "own")
       throw new HandError(
-        `the network mode ${network.mode} is not kept by the runtime ${runtime}, which has a network of its own: neither the relay nor the rules against metadata services are in it; use none`,
+        `the network mode ${network.mode} is not kept by ${runtime === undefined ? "the engine's default runtime" : `the runtime ${runtime}`}, which has a network of its own: neither the relay nor the rules against metadata services are in it; use none, or for limited a runsc that the engine starts with --network=host`,
       );
-    }
+    if (network.mode === "unrestricted" && kind === "passed_on")
+      throw new HandError(`the network mode unrestricted is not offered with gVisor; use limited or none`);
     if (network.mode !== "limited") return;
     const { relays } = this.options;
     if (relays === undefined)

@@ -1,0 +1,143 @@
+/** Whose processes are whose, and how they end (X4). */
+import { readdirSync, readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import type { Hand } from "../../../hand-agent/drivers/driver.ts";
+import { eventually } from "../../kit/eventually.ts";
+import { textOf, toolCaller } from "../../kit/tool-caller.ts";
+import type { Parts } from "./driver-under-test.ts";
+
+/** Ways to get away. `N` stands for a number that tells these processes from all others of the machine. */
+const ESCAPES = {
+  "a setsid descendant": "setsid sleep N &",
+  "a double fork": "(setsid /bin/sh -c 'sleep N & sleep N &' &)",
+  "a nohup descendant": "nohup sleep N >/dev/null 2>&1 &",
+  "a subshell that was only forked": "( while :; do sleep 0.0N; done ) >/dev/null 2>&1 &",
+  "an orphaned subshell that ignores signals":
+    "( ( trap '' TERM INT HUP; while :; do sleep 0.0N; done ) & ) >/dev/null 2>&1",
+  "a process with an empty environment": "env -i setsid /bin/sleep N >/dev/null 2>&1 &",
+};
+
+/** See DriverUnderTest.processesWith. */
+async function processesOfMachine(number: string): Promise<number> {
+  return readdirSync("/proc").filter((name) => {
+    try {
+      if (!/^\d+$/.test(name)) return false;
+      const [program = "", duration] = readFileSync(`/proc/${name}/cmdline`, "latin1").split("\0");
+      return /(^|\/)sleep$/.test(program) && (duration === number || duration === `0.0${number}`);
+    } catch {
+      return false; // gone meanwhile
+    }
+  }).length;
+}
+
+const newNumber = () => `${10_000_000 + Math.floor(Math.random() * 80_000_000)}`;
+
+/** A loop that was missed would show one within every few milliseconds; where a look takes longer, fewer have to do. */
+const LOOKS = 200;
+const ENOUGH_AFTER_MS = 2_000;
+const SEEN = { withinMs: 20_000 };
+
+export function ownership(get: () => Parts, provision: () => Promise<Hand>): void {
+  const processesWith = (number: string) => (get().under.processesWith ?? processesOfMachine)(number);
+  const expectNoneLeft = async (number: string) => {
+    const began = performance.now();
+    for (let looks = 0; looks < LOOKS && performance.now() - began < ENOUGH_AFTER_MS; looks++) {
+      expect(await processesWith(number)).toBe(0);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  };
+
+  describe("ownership of processes (X4, R14)", () => {
+    it.each(Object.entries(ESCAPES))("ends %s within 3 s when the call is cancelled", async (_, template) => {
+      const { hand, call } = get();
+      const stop = new AbortController();
+      const number = newNumber();
+      const callId = `cancel_${number}`;
+      const command = `echo begun\n${template.replaceAll("N", number)}\nwhile :; do :; done`;
+      const running = call.bash(command, { callId, signal: stop.signal });
+      await eventually(async () => (await processesWith(number)) > 0, SEEN);
+      const began = performance.now();
+      stop.abort();
+      const result = await running;
+      expect(performance.now() - began).toBeLessThan(3_000);
+      expect(result).toMatchObject({ isError: true, outcome: "cancelled", exit: { signal: "SIGKILL" } });
+      expect(textOf(result)).toMatch(/^begun\nbash: bash command cancelled\n.*killed.*\n.*new shell/);
+      expect(result.leftProcesses).toBeUndefined();
+      expect(await hand.callProcesses(callId)).toEqual([]);
+      await expectNoneLeft(number);
+    });
+
+    it.each(Object.entries(ESCAPES))("ends %s within 3 s of a timeout", async (_, template) => {
+      const { hand, call } = get();
+      const number = newNumber();
+      const callId = `timeout_${number}`;
+      const command = `echo partial\n${template.replaceAll("N", number)}\nwhile :; do sleep 1; done`;
+      const began = performance.now();
+      const running = call.bash(command, { callId, input: { timeout_ms: 400 } });
+      await eventually(async () => (await processesWith(number)) > 0, SEEN);
+      const result = await running;
+      expect(performance.now() - began).toBeLessThan(3_400);
+      expect(result).toMatchObject({ isError: true, outcome: "timed_out" });
+      expect(textOf(result)).toMatch(
+        /^partial\nbash: bash command timed out after 400ms\n.*killed.*\n.*new shell/,
+      );
+      expect(await hand.callProcesses(callId)).toEqual([]);
+      await expectNoneLeft(number);
+    });
+
+    it("ends a call that shows no progress, and leaves one alone that works without a word (R2)", async () => {
+      const hand = await provision();
+      if (!hand.callCpuMs) return hand.destroy().then(() => {});
+      const call = toolCaller(hand, 1_500);
+      const number = newNumber();
+      const began = performance.now();
+      const wedged = await call.bash(`echo partial; sleep ${number} & wait`, { callId: `stalled_${number}` });
+      expect(performance.now() - began).toBeLessThan(1_500 * 1.5 + 3_000);
+      expect(wedged).toMatchObject({ isError: true, outcome: "stalled", exit: { signal: "SIGKILL" } });
+      expect(textOf(wedged)).toMatch(
+        /^partial\nbash: bash command stalled: for 1500 ms .*\n.*killed.*\n.*new shell/,
+      );
+      await expectNoneLeft(number);
+      // Twice the bound: in the shell itself, then in a process of its own that says nothing.
+      const works = "end=$((SECONDS + 3)); while ((SECONDS < end)); do :; done; echo worked";
+      expect(textOf(await call.bash(works))).toBe("worked");
+      expect(textOf(await call.bash(`bash -c '${works}'`))).toBe("worked");
+      expect((await hand.destroy()).left).toEqual([]);
+    }, 30_000);
+
+    it("leaves a finished call's background processes running, also when a later call is killed", async () => {
+      const { hand, call } = get();
+      const result = await call.bash("sleep 1000 & echo done", { callId: "background" });
+      expect(textOf(result)).toBe("done");
+      expect(result.leftProcesses).toMatchObject([{ callId: "background" }]);
+      await call.bash("sleep 1000", { input: { timeout_ms: 50 } });
+      expect(await hand.callProcesses("background")).toMatchObject([{ command: "sleep" }]);
+      expect(await hand.killCall("background", { withinMs: 3_000 })).toEqual({ left: [] });
+      expect(await hand.callProcesses("background")).toEqual([]);
+    });
+
+    it("leaves no zombies and no open descriptors after 200 calls", async () => {
+      const { call, under } = get();
+      await call.bash("true");
+      const open = () => readdirSync("/proc/self/fd").length;
+      const before = open();
+      for (let i = 0; i < 200; i++) {
+        const command = i % 4 === 0 ? "(sleep 0.01 &) ; (setsid true &)" : "true";
+        expect((await call.bash(command)).isError).toBe(false);
+      }
+      await eventually(() => under.zombies() === 0, { withinMs: 5_000 });
+      await eventually(() => open() <= before);
+    });
+
+    it("ends everything on destroy within 3 s", async () => {
+      const hand = await provision();
+      const number = newNumber();
+      await toolCaller(hand).bash(Object.values(ESCAPES).join("\n").replaceAll("N", number));
+      await eventually(async () => (await processesWith(number)) >= Object.keys(ESCAPES).length, SEEN);
+      const began = performance.now();
+      expect((await hand.destroy()).left).toEqual([]);
+      expect(performance.now() - began).toBeLessThan(3_000);
+      await expectNoneLeft(number);
+    });
+  });
+}
