@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import type { FailureOrigin } from "../kit/errors.ts";
 import { formatTraceParent, type TraceContext } from "../kit/trace.ts";
 import { type EventInput, EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
-import { objectText } from "./event-payload.ts";
+import { type CallTarget, callTarget } from "./call-target.ts";
 import { listCostOf } from "./list-price.ts";
 import {
   type ContextChange,
@@ -17,7 +17,7 @@ import {
 } from "./loops/loop.ts";
 import type { RetryVerdict } from "./retry-policy.ts";
 import type { SessionState } from "./session-state.ts";
-import type { AnswerTerms, CatalogueTool, ToolCatalogue } from "./tool-catalogue.ts";
+import type { AnswerTerms, ToolCatalogue } from "./tool-catalogue.ts";
 
 /** For calls that an agent wants left alone. */
 export const LEFT_RUNNING_TEXT =
@@ -80,9 +80,10 @@ export function responseEvents(
   const refusals: EventInput[] = [];
   const events = kept.map((event) => {
     if (event.kind !== "call") return partEvent(event, isRefusal);
-    const problem = callProblem(event, catalogue);
+    const target = callTarget(event, catalogue);
+    const { problem } = target;
     if (problem !== undefined) refusals.push(errorResult(newId(), event.eventId, problem, INVALID_CALL));
-    return callEvent(event, catalogue.find(event.modelName), problem !== undefined);
+    return callEvent(event, target);
   });
   const calls = kept.filter(({ kind }) => kind === "call").length;
   return [...events, spanEnd(response, spanId, calls, model, newId), ...refusals];
@@ -149,14 +150,8 @@ function partEvent(event: Exclude<ProposedEvent, ProposedCall>, isRefusal: boole
   return rawEvent(event.eventId, "agent.message", JSON.stringify({ content }), internal);
 }
 
-function callProblem(call: ProposedCall, catalogue: ToolCatalogue): string | undefined {
-  if (catalogue.find(call.modelName) !== undefined) return call.problem;
-  const names = catalogue.offered.map(({ modelName }) => modelName).join(", ");
-  return `There is no tool named "${call.modelName}". ${names === "" ? "No tools are offered." : `Tools: ${names}.`}`;
-}
-
-function callEvent(call: ProposedCall, tool: CatalogueTool | undefined, isRefused: boolean): EventInput {
-  const input = objectText(call.inputText) ?? "{}";
+function callEvent(call: ProposedCall, { tool, input, via, problem }: CallTarget): EventInput {
+  const isRefused = problem !== undefined;
   const internal = internalText(call.blocks);
   if (tool?.kind === "custom" && !isRefused) {
     const terms = termsText(tool.answerTerms, false);
@@ -165,7 +160,8 @@ function callEvent(call: ProposedCall, tool: CatalogueTool | undefined, isRefuse
   }
   // Who runs it is said in the log, so that nobody takes it for a hand's.
   const where = tool?.kind === "brain" ? `"runs_in":"brain"` : `"hand":${JSON.stringify(tool?.slot ?? "")}`;
-  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},${where}`;
+  const reached = via === undefined ? "" : `,"via":${JSON.stringify(via)}`;
+  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},${where}${reached}`;
   const isAllowed = tool?.policy === "always_allow";
   const verdict = isRefused
     ? `"evaluated_permission":"deny"`

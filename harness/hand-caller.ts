@@ -107,6 +107,7 @@ export class HandCaller {
       slot: call.slot,
       name: call.name,
       input: call.input,
+      declaredSlotsOnly: call.isReached,
       lease: lease.proof,
     };
     failpoint("harness.before_dispatch");

@@ -17,6 +17,7 @@ import {
   stringOf,
   stringsOf,
 } from "./event-payload.ts";
+import { memberText } from "./json-member.ts";
 import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
 
 /** A tool use that has no result yet. */
@@ -28,6 +29,8 @@ export interface OpenCall {
   readonly name: string;
   /** JSON text of one object, as it stands in the event. */
   readonly input: string;
+  /** `hand_execute` reached it: its hand is one that came later. */
+  readonly isReached: boolean;
   readonly permission: "allow" | "ask" | "deny";
   /** How long a client has to answer; 0: for ever. */
   readonly answerTimeoutMs: number;
@@ -201,20 +204,23 @@ function confirm(state: SessionState, event: Event): void {
 function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
   const payload = payloadOf(event);
   const { name, hand, input, evaluated_permission: permission } = payload;
+  const isReached = payload.via !== undefined;
   return {
     eventId: event.id,
     kind: kind === "hand" && payload.runs_in === "brain" ? "brain" : kind,
     slot: stringOf(hand),
     name: stringOf(name),
-    input: writtenInput(event) ?? JSON.stringify(isObject(input) ? input : {}),
+    input: writtenInput(event, isReached) ?? JSON.stringify(isObject(input) ? input : {}),
+    isReached,
     permission: permission === "ask" || permission === "deny" ? permission : "allow",
     answerTimeoutMs: countOf(payload.answer_timeout_ms),
     confirmation: undefined,
   };
 }
 
-/** The input byte for byte as the model wrote it. */
-function writtenInput(event: Event): string | undefined {
+/** The input byte for byte as the model wrote it; that of a reached call is part of what it wrote. */
+function writtenInput(event: Event, isReached: boolean): string | undefined {
+  if (isReached) return memberText(event.payload, "input");
   const block = objectsOf(parseObject(event.internal).blocks).find(({ type }) => type === "tool_use");
   return block === undefined ? undefined : objectText(stringOf(block.input_text));
 }

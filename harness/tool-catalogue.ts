@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { type AgentSpec, Permission, type ToolPolicy, Verdict } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { HAND_EXECUTE } from "./brain-tools/hand-execute.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 
 const MAX_NAME_CHARS = 128;
@@ -33,6 +34,11 @@ export interface ToolCatalogue {
   /** In an order that depends on the agent and its slots alone, so that the cached prefix of requests stays. */
   readonly offered: readonly CatalogueTool[];
   find(modelName: string): CatalogueTool | undefined;
+  /**
+   * A tool of a hand as `hand_execute` reaches it, whether or not it is offered by itself, with the stricter of the two
+   * permissions. Undefined when `hand_execute` is not offered, or when the slot's toolset disables the tool.
+   */
+  reach(slot: string, name: string): CatalogueTool | undefined;
 }
 
 /** Tools that a policy disables are left out, so a call to one is a call to an unknown tool. */
@@ -42,7 +48,29 @@ export function toolCatalogue(spec: AgentSpec | undefined, slots: readonly SlotT
     const modelName = uniqueName(tool, byName);
     byName.set(modelName, { ...tool, modelName });
   }
-  return { offered: [...byName.values()], find: (modelName) => byName.get(modelName) };
+  return {
+    offered: [...byName.values()],
+    find: (modelName) => byName.get(modelName),
+    reach: (slot, name) => reachedTool(spec, byName.get(HAND_EXECUTE), slot, name),
+  };
+}
+
+function reachedTool(
+  spec: AgentSpec | undefined,
+  through: CatalogueTool | undefined,
+  slot: string,
+  name: string,
+): CatalogueTool | undefined {
+  if (through === undefined) return undefined;
+  const entry = spec?.tools.find(({ kind }) => kind.case === "handToolset" && kind.value.slot === slot)?.kind;
+  // What no toolset speaks of came later: the tool that reaches it says who may.
+  const own =
+    entry?.case === "handToolset"
+      ? permissionOf(entry.value.tools[name], entry.value.defaultPolicy)
+      : through;
+  if (own === undefined) return undefined;
+  const { policy, answerTerms } = through.policy === "always_allow" ? own : through;
+  return { ...through, kind: "hand", name, slot, policy, answerTerms };
 }
 
 function* offeredTools(

@@ -13,6 +13,7 @@ const call: OpenCall = {
   slot: "",
   name: "note",
   input: `{"a":1}`,
+  isReached: false,
   permission: "allow",
   answerTimeoutMs: 0,
   confirmation: undefined,

@@ -1,8 +1,19 @@
 /** The tools that a brain can run itself: one line each. `server/agent/brain-tool-names.ts` has the same names. */
 import type { BrainTool } from "./brain-tool.ts";
+import { handExecute } from "./hand-execute.ts";
+import { handHandOver } from "./hand-hand-over.ts";
 import { handList } from "./hand-list.ts";
+import { handProvision } from "./hand-provision.ts";
+import { handRelease } from "./hand-release.ts";
 import { sessionHistory } from "./session-history.ts";
 
-const TOOLS: readonly BrainTool[] = [handList, sessionHistory];
+const TOOLS: readonly BrainTool[] = [
+  handExecute,
+  handHandOver,
+  handList,
+  handProvision,
+  handRelease,
+  sessionHistory,
+];
 
 export const BRAIN_TOOLS: ReadonlyMap<string, BrainTool> = new Map(TOOLS.map((tool) => [tool.name, tool]));

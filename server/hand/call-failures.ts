@@ -15,6 +15,15 @@ export function noHand(failed: { part: CallFailure["part"]; reason: string; mess
   };
 }
 
+export function noHandInSlot(slot: string): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "server",
+    reason: "NOT_FOUND",
+    text: `The call did not run: there is no hand in the slot "${slot}".`,
+  };
+}
+
 export function unknownTool(name: string, known: ReadonlySet<string>): CallFailure {
   return {
     outcome: ExecutionOutcome.NOT_STARTED,

@@ -101,6 +101,7 @@ export class CallOrders {
       lease,
       operator: undefined,
       fromOffset: Number(request.fromOffset),
+      declaredSlotsOnly: request.declaredSlotsOnly,
     };
     return { order, existing };
   }
@@ -137,7 +138,8 @@ export class CallOrders {
     const operator =
       hand.sessionId === undefined ? undefined : { actor: actorOf(principal), reason: request.reason };
     const fromOffset = Number(request.fromOffset);
-    return { order: { call, handId: hand.handId, lease: undefined, operator, fromOffset }, existing };
+    const onHand = { call, handId: hand.handId, lease: undefined, operator, fromOffset };
+    return { order: { ...onHand, declaredSlotsOnly: true }, existing };
   }
 
   private async handFor(request: ExecuteRequest, principal: Principal): Promise<HandRecord> {

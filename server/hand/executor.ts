@@ -8,7 +8,7 @@ import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/exe
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
 import { abortable } from "./abortable.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
-import { agentOffline, noHand, unknownTool } from "./call-failures.ts";
+import { agentOffline, noHand, noHandInSlot, unknownTool } from "./call-failures.ts";
 import type { ClaimedCall } from "./call-orders.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
@@ -34,6 +34,8 @@ export interface CallOrder {
   /** Who operates on a session's hand, and why. */
   readonly operator: { readonly actor: string; readonly reason: string } | undefined;
   readonly fromOffset: number;
+  /** A slot that the session does not declare gets no new hand. */
+  readonly declaredSlotsOnly: boolean;
 }
 
 const NOTICE_AFTER_LOSS =
@@ -263,7 +265,9 @@ export class Executor implements HandLinkParts {
       noticeAfterRelease: NOTICE_AFTER_RELEASE,
       noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: call.answersToolUse ? call.executionId : undefined,
+      declaredSlotsOnly: order.declaredSlotsOnly,
     });
+    if (opened.kind === "not_declared") return { failure: failureResult(noHandInSlot(call.slot)) };
     if (opened.kind === "loss_not_told") return { failure: handLostResult(opened.hand.stateDetail) };
     const provisioned = await this.provisioner.ensure(opened.hand);
     if (provisioned.kind === "ready") return { hand: provisioned.hand };

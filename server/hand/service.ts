@@ -76,7 +76,9 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       noticeAfterRelease: NOTICE_AFTER_RELEASE,
       noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: undefined,
+      declaredSlotsOnly: false,
     });
+    if (opened.kind === "not_declared") throw new Error("no slot was to be refused");
     const { hand } = opened;
     if (hand.state === "released")
       throw new TendonError("HAND_RELEASED", `hand "${hand.handId}" was released`);

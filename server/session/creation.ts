@@ -34,14 +34,7 @@ export async function newSession(
   checkTexts(request);
   const { events } = checkEmit(principal, request.initialEvents, undefined, "initial_events");
   const agent = await findAgent(deps, request, workspaceId);
-  const environmentId = await findEnvironment(deps, request.environmentId, workspaceId);
-  const slotEnvironmentIds: Record<string, string> = {};
-  for (const [slot, id] of Object.entries(request.slotEnvironmentIds)) {
-    if (slot.includes("__") || slot === "mcp") {
-      throw invalidField(`slot_environment_ids["${slot}"]`, 'a slot\'s name has no "__" and is not "mcp"');
-    }
-    slotEnvironmentIds[slot] = (await usable(deps, id, workspaceId)).id;
-  }
+  const environments = await environmentsOf(deps, agent, request, workspaceId);
   const given = await memoryStoresOf(deps, request, workspaceId);
   return {
     sessionId: newId("session"),
@@ -49,8 +42,7 @@ export async function newSession(
     agentId: agent.id,
     agentVersion: agent.version,
     agent: toJsonString(AgentSchema, agent),
-    environmentId,
-    slotEnvironmentIds,
+    ...environments,
     ...given,
     title: request.title,
     metadata: { ...request.metadata },
@@ -77,6 +69,37 @@ async function memoryStoresOf(
     resources: JSON.stringify(messages.map((message) => toJson(SessionResourceSchema, message))),
     memoryStoreIds: stores.map(({ memoryStoreId }) => memoryStoreId),
   };
+}
+
+/** By slot: what the session says, else what its agent says, else the environment of the default slot. */
+async function environmentsOf(
+  deps: CreationDeps,
+  agent: Agent,
+  request: CreateSessionRequest,
+  workspaceId: string,
+): Promise<Pick<NewSession, "environmentId" | "slotEnvironmentIds">> {
+  const ofAgent = new Map(
+    (agent.spec?.tools ?? []).flatMap(({ kind }): [string, string][] =>
+      kind.case === "handToolset" ? [[kind.value.slot, kind.value.environmentId]] : [],
+    ),
+  );
+  const environmentId = await findEnvironment(
+    deps,
+    request.environmentId || (ofAgent.get("") ?? ""),
+    workspaceId,
+  );
+  const slotEnvironmentIds: Record<string, string> = {};
+  for (const [slot, id] of Object.entries(request.slotEnvironmentIds)) {
+    if (slot.includes("__") || slot === "mcp") {
+      throw invalidField(`slot_environment_ids["${slot}"]`, 'a slot\'s name has no "__" and is not "mcp"');
+    }
+    slotEnvironmentIds[slot] = (await usable(deps, id, workspaceId)).id;
+  }
+  for (const [slot, id] of ofAgent) {
+    if (slot === "" || Object.hasOwn(slotEnvironmentIds, slot)) continue;
+    slotEnvironmentIds[slot] = id === "" ? environmentId : (await usable(deps, id, workspaceId)).id;
+  }
+  return { environmentId, slotEnvironmentIds };
 }
 
 /** JSON text of a budget; `{}` for none. */

@@ -57,12 +57,16 @@ export interface OpenHandRequest {
   readonly noticeAfterHandOver: string;
   /** The tool use that needs the hand: a loss that its brain did not know of when it asked is told first (H2). */
   readonly toolUseId: string | undefined;
+  /** A slot that is neither the default one nor declared by its session gets no new hand. */
+  readonly declaredSlotsOnly: boolean;
 }
 
 export type OpenedHand =
   | { readonly kind: "hand"; readonly hand: HandRecord; readonly created: boolean }
   /** The slot's hand was lost and the brain did not know yet when it made the call. */
-  | { readonly kind: "loss_not_told"; readonly hand: HandRecord };
+  | { readonly kind: "loss_not_told"; readonly hand: HandRecord }
+  /** Only declared slots were to get a new hand, and this is none. */
+  | { readonly kind: "not_declared" };
 
 export interface HandStore {
   /**

@@ -328,6 +328,7 @@ describe("calls that need a client", () => {
             value: {
               $typeName: "tendon.v1.HandToolset",
               slot: "",
+              environmentId: "",
               tools: {},
               defaultPolicy: {
                 $typeName: "tendon.v1.ToolPolicy",

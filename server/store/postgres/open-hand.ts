@@ -30,6 +30,8 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
       notice = request.noticeAfterLoss;
     }
     const ofSlot = JSON.parse(session.slot_environment_ids) as Record<string, string>;
+    const isDeclared = request.slot === "" || Object.hasOwn(ofSlot, request.slot);
+    if (request.declaredSlotsOnly && !isDeclared) return { kind: "not_declared" };
     // Given back, for one because it was parked for too long: its files are gone as well (H2).
     if (newest?.state === "released") notice = request.noticeAfterRelease;
     if (await wasHandedOver(transaction, sessionId, request.slot, newest))

@@ -394,6 +394,14 @@ export declare type HandToolset = Message<"tendon.v1.HandToolset"> & {
    * @generated from field: map<string, tendon.v1.ToolPolicy> tools = 3;
    */
   tools: { [key: string]: ToolPolicy };
+
+  /**
+   * Environment of the slot in sessions that name none for it; looked up when a session is made. Empty: that of the
+   * session's default slot, or for the default slot the workspace's default.
+   *
+   * @generated from field: string environment_id = 4;
+   */
+  environmentId: string;
 };
 
 /**

@@ -162,6 +162,13 @@ export declare type ExecuteRequest = Message<"tendon.v1.ExecuteRequest"> & {
    * @generated from field: string reason = 10;
    */
   reason: string;
+
+  /**
+   * A slot without a hand gets one only if the session declares the slot; else the call's result says that there is none.
+   *
+   * @generated from field: bool declared_slots_only = 11;
+   */
+  declaredSlotsOnly: boolean;
 };
 
 /**
