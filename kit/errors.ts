@@ -82,6 +82,7 @@ export const REASONS = {
   HAND_RELEASED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   EXECUTION_BOUND_ELSEWHERE: row(status.FAILED_PRECONDITION, "conflict_error", 409),
   JOIN_TOKEN_INVALID: row(status.UNAUTHENTICATED, "authentication_error", 401),
+  HAND_AGENT_DUPLICATED: row(status.FAILED_PRECONDITION, "conflict_error", 409),
   HAND_AGENT_REVOKED: row(status.UNAUTHENTICATED, "authentication_error", 401),
   PROTOCOL_VERSION_UNSUPPORTED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   NOT_CONFIGURED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),

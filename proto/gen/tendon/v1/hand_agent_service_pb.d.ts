@@ -155,6 +155,14 @@ export declare type ConnectRequest = Message<"tendon.v1.ConnectRequest"> & {
      */
     value: MachineResources;
     case: "resources";
+  } | {
+    /**
+     * A driver has other images now; said when the agent notices, within half a minute.
+     *
+     * @generated from field: tendon.v1.ImagesChanged images_changed = 7;
+     */
+    value: ImagesChanged;
+    case: "imagesChanged";
   } | { case: undefined; value?: undefined };
 };
 
@@ -163,6 +171,33 @@ export declare type ConnectRequest = Message<"tendon.v1.ConnectRequest"> & {
  * Use `create(ConnectRequestSchema)` to create a new message.
  */
 export declare const ConnectRequestSchema: GenMessage<ConnectRequest>;
+
+/**
+ * Which images a driver can make hands from now.
+ *
+ * @generated from message tendon.v1.ImagesChanged
+ */
+export declare type ImagesChanged = Message<"tendon.v1.ImagesChanged"> & {
+  /**
+   * Name of the driver, as the greeting described it.
+   *
+   * @generated from field: string driver = 1;
+   */
+  driver: string;
+
+  /**
+   * All of its images, as in the greeting.
+   *
+   * @generated from field: repeated string images = 2;
+   */
+  images: string[];
+};
+
+/**
+ * Describes the message tendon.v1.ImagesChanged.
+ * Use `create(ImagesChangedSchema)` to create a new message.
+ */
+export declare const ImagesChangedSchema: GenMessage<ImagesChanged>;
 
 /**
  * Who the agent is and what it has.
@@ -247,6 +282,14 @@ export declare type HandAgentGreeting = Message<"tendon.v1.HandAgentGreeting"> &
    * @generated from field: int32 oldest_protocol_version = 11;
    */
   oldestProtocolVersion: number;
+
+  /**
+   * Another process connected with the same identity while this one's connection stood: two run with copies of one data
+   * directory. The server then refuses this one with HAND_AGENT_DUPLICATED for as long as the other is connected.
+   *
+   * @generated from field: bool superseded = 12;
+   */
+  superseded: boolean;
 };
 
 /**
@@ -515,6 +558,14 @@ export declare type ConnectResponse = Message<"tendon.v1.ConnectResponse"> & {
      */
     value: OwnerChanged;
     case: "ownerChanged";
+  } | {
+    /**
+     * Another process tries to connect with this agent's identity, and is refused. Not answered.
+     *
+     * @generated from field: tendon.v1.IdentityShared identity_shared = 14;
+     */
+    value: IdentityShared;
+    case: "identityShared";
   } | { case: undefined; value?: undefined };
 };
 
@@ -523,6 +574,20 @@ export declare type ConnectResponse = Message<"tendon.v1.ConnectResponse"> & {
  * Use `create(ConnectResponseSchema)` to create a new message.
  */
 export declare const ConnectResponseSchema: GenMessage<ConnectResponse>;
+
+/**
+ * Two processes run with copies of one agent's data directory.
+ *
+ * @generated from message tendon.v1.IdentityShared
+ */
+export declare type IdentityShared = Message<"tendon.v1.IdentityShared"> & {
+};
+
+/**
+ * Describes the message tendon.v1.IdentityShared.
+ * Use `create(IdentitySharedSchema)` to create a new message.
+ */
+export declare const IdentitySharedSchema: GenMessage<IdentityShared>;
 
 /**
  * The server takes the agent in.
@@ -1827,7 +1892,8 @@ export declare const HandAgentService: GenService<{
    *
    * Effect: the agent is online; a newer connection of the same agent replaces an older one.
    * Idempotency: commands carry ids and may arrive again after a reconnect.
-   * Fails: PROTOCOL_VERSION_UNSUPPORTED, HAND_AGENT_REVOKED, DRAINING when the server stops.
+   * Fails: PROTOCOL_VERSION_UNSUPPORTED, HAND_AGENT_REVOKED, DRAINING when the server stops, HAND_AGENT_DUPLICATED when
+   * another process connected with the same identity.
    * Callers: hand_agent.
    *
    * @generated from rpc tendon.v1.HandAgentService.Connect

@@ -450,6 +450,14 @@ export declare type HandAgent = Message<"tendon.v1.HandAgent"> & {
    * @generated from field: tendon.v1.MachineResources resources = 15;
    */
   resources?: MachineResources | undefined;
+
+  /**
+   * When a second process with the same identity, a copy of the agent's data directory, was last refused; unset when that
+   * was not so in the last 20 minutes.
+   *
+   * @generated from field: google.protobuf.Timestamp duplicate_seen_at = 16;
+   */
+  duplicateSeenAt?: Timestamp | undefined;
 };
 
 /**
