@@ -272,6 +272,20 @@ function errorEvent(
   });
 }
 
+/** What goes on once clients have answered these calls, and the server those that wait for threads. */
+export function awaitEvents(
+  { callIds, waitIds }: { readonly callIds: readonly string[]; readonly waitIds: readonly string[] },
+  state: SessionState,
+  newId: NewId,
+): EventInput[] {
+  const waits = waitIds.length === 0 ? {} : { waiting_calls: waitIds };
+  const reason =
+    callIds.length > 0
+      ? { type: "requires_action", event_ids: callIds }
+      : { type: "waiting_for_threads", event_ids: waitIds };
+  return idleEvents(reason, null, state, newId, waits);
+}
+
 /** The end of a turn, or of the part of it that needs no client. */
 export function idleEvents(
   stopReason: object,

@@ -37,6 +37,8 @@ export class CallRunner {
   private readonly options: CallRunnerOptions;
   private readonly hands: HandCaller;
   private readonly brain: BrainCalls;
+  /** Calls that the server answers some time. */
+  private readonly pending = new Set<string>();
 
   constructor(options: CallRunnerOptions) {
     this.options = options;
@@ -49,10 +51,11 @@ export class CallRunner {
   /** Resolves when no call is left that can get its result without a client; also takes up calls that become so meanwhile. */
   async run(signal: AbortSignal): Promise<void> {
     const { view } = this.options;
+    this.pending.clear();
     const running = new Map<string, Promise<void>>();
     for (;;) {
       for (const call of view.state.openCalls.values()) {
-        if (!isRunnable(call) || running.has(call.eventId)) continue;
+        if (!isRunnable(call) || running.has(call.eventId) || this.pending.has(call.eventId)) continue;
         const settled = this.settle(call, signal).then(() => {
           running.delete(call.eventId);
         });
@@ -62,7 +65,8 @@ export class CallRunner {
       }
       if (running.size === 0) return;
       const leave = new AbortController();
-      const isNew = (call: OpenCall) => isRunnable(call) && !running.has(call.eventId);
+      const isNew = (call: OpenCall) =>
+        isRunnable(call) && !running.has(call.eventId) && !this.pending.has(call.eventId);
       const newCall = view.until(
         () => [...view.state.openCalls.values()].some(isNew),
         AbortSignal.any([signal, leave.signal]),
@@ -71,6 +75,11 @@ export class CallRunner {
       await Promise.race([...running.values(), newCall]);
       leave.abort();
     }
+  }
+
+  /** Of the calls that were run, those that are open until the server answers them. */
+  get waiting(): string[] {
+    return [...this.pending].filter((id) => this.options.view.state.openCalls.has(id));
   }
 
   /** Cancels calls that may run somewhere, and waits a bounded time for the results that tell what happened. */
@@ -105,6 +114,10 @@ export class CallRunner {
     failpoint("harness.brain_call_done");
     // An interrupt has said by now what became of it.
     signal.throwIfAborted();
+    if (result.isPending) {
+      this.pending.add(call.eventId);
+      return;
+    }
     await this.answer(call, (id) => toolResult(id, call.eventId, result));
   }
 

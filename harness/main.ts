@@ -11,6 +11,7 @@ import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import { childEnvironment, type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
 import { Harness } from "./harness.ts";
 import { ModelClient } from "./loops/claude/model-client.ts";
@@ -70,6 +71,7 @@ class HarnessProgram implements Service {
         harness: connection.client(HarnessService),
         sessions: connection.client(SessionService),
         hands: connection.client(HandService),
+        threads: connection.client(ThreadService),
       },
       loops: createLoops({
         claude: { client, clock: systemClock, defaultModel: source.defaultModel },

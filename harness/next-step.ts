@@ -18,8 +18,12 @@ export type NextStep =
   | { readonly kind: "interrupt"; readonly interrupts: readonly WaitingInput[] }
   /** Calls that can get their result without a client. */
   | { readonly kind: "run_calls" }
-  /** Only clients can go on; they are told which calls wait. */
-  | { readonly kind: "await_clients"; readonly callIds: readonly string[] }
+  /** Only clients, or threads, can go on; it is said which calls wait for whom. */
+  | {
+      readonly kind: "await_others";
+      readonly callIds: readonly string[];
+      readonly waitIds: readonly string[];
+    }
   | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
   | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
   | { readonly kind: "end_turn"; readonly reason: "end_turn" | "refusal" }
@@ -31,6 +35,7 @@ export function nextStep(state: SessionState, settings: StepSettings): NextStep 
   if (state.openSpanId !== undefined) return { kind: "close_span", spanId: state.openSpanId };
   if (state.interrupts.length > 0) return { kind: "interrupt", interrupts: state.interrupts };
   if (state.openCalls.size > 0) return stepWithCalls(state);
+  if (state.atBudget) return { kind: "rest" };
   if (state.owed) return stepInTurn(state, settings);
   const inTurn = state.status !== "idle";
   if (inTurn && state.refusal !== undefined) return { kind: "end_turn", reason: "refusal" };
@@ -44,15 +49,19 @@ export function isRunnable(call: OpenCall): boolean {
   return call.permission !== "ask" || call.confirmation !== undefined;
 }
 
-function stepWithCalls({ openCalls, status, announcedCalls }: SessionState): NextStep {
+function stepWithCalls({ openCalls, status, announcedCalls, announcedWaits }: SessionState): NextStep {
   const calls = [...openCalls.values()];
-  if (calls.some(isRunnable)) return { kind: "run_calls" };
-  const callIds = calls.map(({ eventId }) => eventId);
+  // The server answers these, also while nobody holds the session.
+  const isWait = ({ eventId }: OpenCall) => status === "idle" && announcedWaits.has(eventId);
+  const waitIds = calls.filter(isWait).map(({ eventId }) => eventId);
+  const others = calls.filter((call) => !isWait(call));
+  if (others.some(isRunnable)) return { kind: "run_calls" };
+  const callIds = others.map(({ eventId }) => eventId);
   const isAnnounced =
     status === "idle" &&
     announcedCalls?.size === callIds.length &&
     callIds.every((id) => announcedCalls.has(id));
-  return isAnnounced ? { kind: "rest" } : { kind: "await_clients", callIds };
+  return isAnnounced ? { kind: "rest" } : { kind: "await_others", callIds, waitIds };
 }
 
 function stepInTurn(state: SessionState, settings: StepSettings): NextStep {
@@ -64,11 +73,17 @@ function stepInTurn(state: SessionState, settings: StepSettings): NextStep {
 }
 
 /** `retries_exhausted` keeps what waited; it goes along with the next message. A system message alone starts nothing. */
-function startsTurn({ waiting, exhaustedAt }: SessionState): boolean {
-  return waiting.some(({ type, position }) => type === "user.message" && position > exhaustedAt);
+function startsTurn({ waiting, exhaustedAt, isHeld }: SessionState): boolean {
+  return waiting.some(
+    (input) =>
+      (input.type === "user.message" || (isThreadMessage(input) && !isHeld)) && input.position > exhaustedAt,
+  );
 }
 
+const isThreadMessage = ({ type }: WaitingInput) => type === "agent.thread_message_received";
+
+/** What threads say belongs to the running turn: it may be what a call has just waited for. */
 function consumable({ waiting, unconsumedAnswers }: SessionState, withMessages: boolean): WaitingInput[] {
-  const inputs = withMessages ? [...waiting, ...unconsumedAnswers] : [...unconsumedAnswers];
-  return inputs.sort((a, b) => (a.position < b.position ? -1 : 1));
+  const messages = withMessages ? waiting : waiting.filter(isThreadMessage);
+  return [...messages, ...unconsumedAnswers].sort((a, b) => (a.position < b.position ? -1 : 1));
 }

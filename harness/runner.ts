@@ -16,6 +16,7 @@ import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import {
+  awaitEvents,
   brainEvent,
   contextEvents,
   deadSpanEnd,
@@ -32,6 +33,7 @@ import {
   type SessionFailure,
 } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
+import { spentBudget } from "./budget.ts";
 import { CallRunner } from "./call-runner.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
@@ -188,10 +190,8 @@ export class Runner {
         return this.interrupt();
       case "run_calls":
         return this.runCalls();
-      case "await_clients": {
-        const reason = { type: "requires_action", event_ids: step.callIds };
-        return writer.append(idleEvents(reason, null, state, newId));
-      }
+      case "await_others":
+        return writer.append(awaitEvents(step, state, newId));
       case "ask":
         return this.ask(step);
       case "give_up":
@@ -215,7 +215,13 @@ export class Runner {
     const agent = this.options.assignment.session!.agent!;
     const model = loop.model(agent);
     this.trace.asks(step, state);
-    await this.writer.append(requestEvents(state, step, model, this.newId, this.trace.context));
+    try {
+      await this.writer.append(requestEvents(state, step, model, this.newId, this.trace.context));
+    } catch (error) {
+      const spent = spentBudget(error);
+      if (spent === undefined) throw error;
+      return this.writer.append(idleEvents({ type: "budget_reached" }, spent, state, this.newId));
+    }
     const spanId = state.openSpanId;
     if (spanId === undefined) throw new Error("a model request has no recorded start");
     this.askedSpanId = spanId;
@@ -271,6 +277,11 @@ export class Runner {
       await this.writer.append([brainEvent(this.newId(), "session.status_running", {})]);
     }
     await this.untilInterrupted(this.leaving.signal, (signal) => this.callRunner.run(signal));
+    const { state } = this.view;
+    const waitIds = this.callRunner.waiting;
+    if (waitIds.length === 0 || state.interrupts.length > 0) return;
+    const callIds = [...state.openCalls.keys()].filter((id) => !waitIds.includes(id));
+    await this.writer.append(awaitEvents({ callIds, waitIds }, state, this.newId));
   }
 
   /**
@@ -309,12 +320,13 @@ export class Runner {
     await this.writer.appendAnswers(() => {
       const { state } = view;
       const interrupts = state.interrupts.map(({ eventId }) => eventId);
-      const inTurn =
-        state.status !== "idle" || state.openCalls.size > 0 || state.announcedCalls !== undefined;
+      const keeps = state.interrupts.some(({ keepsQueued }) => keepsQueued);
+      const isOver = state.status === "idle" && state.openCalls.size === 0 && !state.atBudget;
+      const inTurn = !isOver || state.announcedCalls !== undefined || (keeps && state.waiting.length > 0);
       const consumed = { event_ids: interrupts, turn: state.turn };
       const marker = brainEvent(newId(), "brain.inputs_consumed", consumed);
       if (!inTurn) return [marker];
-      const info = { interrupted: { event_id: interrupts[0] } };
+      const info = { interrupted: { event_id: interrupts[0] }, ...(keeps && { keeps_queued: true }) };
       return [
         ...this.interruptedResults(),
         marker,

@@ -44,6 +44,8 @@ export interface WaitingInput {
   readonly type: string;
   /** W3C `traceparent` that it came with; may be empty. */
   readonly traceParent: string;
+  /** Of an interrupt: what waits then goes on waiting for a word from above. */
+  readonly keepsQueued: boolean;
 }
 
 /** Trouble with the model since its last whole answer. */
@@ -55,6 +57,7 @@ export interface Trouble {
   readonly waitMs: number;
 }
 
+const NO_CALLS: ReadonlySet<string> = new Set();
 const NO_TROUBLE: Trouble = { attempts: 0, elapsedMs: 0, waitMs: 0 };
 
 export interface SessionState {
@@ -81,6 +84,12 @@ export interface SessionState {
   announcedAtMs: number | undefined;
   /** Position of the newest idle event with `retries_exhausted`: what waited then goes on waiting for a new message. */
   exhaustedAt: bigint;
+  /** Somebody wanted it to stop: what threads say starts no turn until a user, or who made this thread, has said something. */
+  isHeld: boolean;
+  /** Calls that the server answers when threads rest, as the newest idle event names them. */
+  announcedWaits: ReadonlySet<string>;
+  /** The newest idle event says that the budget is spent, and nobody has changed it or said anything since. */
+  atBudget: boolean;
   refusal: Json | undefined;
   /** Answers with calls in the running turn. */
   rounds: number;
@@ -112,6 +121,9 @@ export function newSessionState(): SessionState {
     announcedCalls: undefined,
     announcedAtMs: undefined,
     exhaustedAt: 0n,
+    isHeld: false,
+    announcedWaits: NO_CALLS,
+    atBudget: false,
     refusal: undefined,
     rounds: 0,
     cutOffs: 0,
@@ -132,7 +144,15 @@ export function applyEvent(state: SessionState, event: Event): void {
 
 type Fold = (state: SessionState, event: Event) => void;
 
-const wait: Fold = (state, event) => state.waiting.push(inputOf(event));
+const wait: Fold = (state, event) => {
+  state.waiting.push(inputOf(event));
+};
+const hear: Fold = (state, event) => {
+  wait(state, event);
+  // Whether the budget still is spent is for the server to say.
+  state.atBudget = false;
+  if (event.type === "user.message" || payloadOf(event).from_parent === true) state.isHeld = false;
+};
 const answer: Fold = (state, event) => {
   state.openCalls.delete(answeredId(event));
 };
@@ -146,7 +166,8 @@ const openCall =
     state.openCalls.set(event.id, callOf(event, kind));
 
 const FOLDS: Readonly<Record<string, Fold>> = {
-  "user.message": wait,
+  "user.message": hear,
+  "agent.thread_message_received": hear,
   "system.message": wait,
   "user.interrupt": (state, event) => state.interrupts.push(inputOf(event)),
   "user.tool_confirmation": confirm,
@@ -169,6 +190,8 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "session.status_running": (state) => {
     state.status = "running";
     state.announcedCalls = undefined;
+    state.announcedWaits = NO_CALLS;
+    state.atBudget = false;
   },
   "session.status_rescheduled": (state) => {
     state.status = "rescheduling";
@@ -185,10 +208,15 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.status = "terminated";
   },
   "session.status_idle": rest,
+  "session.updated": (state, event) => {
+    if (payloadOf(event).budget !== undefined) state.atBudget = false;
+  },
 };
 
-function inputOf({ id, position, type, traceParent }: Event): WaitingInput {
-  return { eventId: id, position, type, traceParent };
+function inputOf(event: Event): WaitingInput {
+  const { id, position, type, traceParent } = event;
+  const keepsQueued = type === "user.interrupt" && payloadOf(event).keeps_queued === true;
+  return { eventId: id, position, type, traceParent, keepsQueued };
 }
 
 function confirm(state: SessionState, event: Event): void {
@@ -286,16 +314,23 @@ function addUsage(state: SessionState, reported: unknown): void {
 }
 
 function rest(state: SessionState, event: Event): void {
-  const { stop_reason: reason } = payloadOf(event);
+  const payload = payloadOf(event);
+  const { stop_reason: reason, waiting_calls: waits } = payload;
   const { type, event_ids: eventIds } = isObject(reason) ? reason : {};
   state.status = "idle";
   state.announcedCalls = undefined;
-  if (type === "requires_action") {
-    state.announcedCalls = new Set(stringsOf(eventIds));
+  state.announcedWaits = new Set(stringsOf(waits));
+  state.atBudget = type === "budget_reached";
+  // The turn goes on where it was.
+  if (state.atBudget) return;
+  if (type === "requires_action" || type === "waiting_for_threads") {
+    state.announcedCalls = new Set(type === "requires_action" ? stringsOf(eventIds) : []);
     state.announcedAtMs = event.createdAt && timestampMs(event.createdAt);
     return;
   }
-  if (type === "retries_exhausted") state.exhaustedAt = event.position;
+  const isHeld = payload.keeps_queued === true;
+  if (isHeld) state.isHeld = true;
+  if (isHeld || type === "retries_exhausted") state.exhaustedAt = event.position;
   state.owed = false;
   state.refusal = undefined;
   state.trouble = NO_TROUBLE;

@@ -191,7 +191,7 @@ function createAreas(deps: AreaDeps): Area[] {
       await hand.control.disconnect(handAgentId, detail);
     },
   };
-  const admin = new AdminServiceHandler({ ...deps, sessionLog, handControl });
+  const admin = new AdminServiceHandler({ ...deps, trees: session.trees, handControl });
   const agent = new AgentServiceHandler({ agents: store.agents, defaultWorkspaceId });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [

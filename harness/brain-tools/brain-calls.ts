@@ -15,7 +15,11 @@ export interface BrainCallsOptions extends Omit<BrainCall, "eventId"> {
 export interface BrainResult {
   readonly content: readonly object[];
   readonly isError: boolean;
+  /** There is none yet: the server appends it. */
+  readonly isPending?: true;
 }
+
+const PENDING: BrainResult = { content: [], isError: false, isPending: true };
 
 const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
 
@@ -33,6 +37,7 @@ export class BrainCalls {
       tool === undefined
         ? refusal(`No part of this installation can run "${call.name}".`)
         : await this.repeat(tool, call, signal);
+    if ("pending" in result) return PENDING;
     const content = "text" in result ? [{ type: "text", text: result.text }] : result.content;
     return boundedContent(content, result.isError === true);
   }

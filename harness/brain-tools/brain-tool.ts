@@ -52,6 +52,11 @@ export interface BrainCall {
 }
 
 export type BrainToolResult =
+  /**
+   * The server has taken the call over: it appends the result some time, also while nobody holds the session, which rests
+   * meanwhile. The call is run again after a crash, and whenever the session has gone on for another reason.
+   */
+  | { readonly pending: true }
   | { readonly text: string; readonly isError?: boolean }
   /** Content blocks as the model API has them in tool results. */
   | { readonly content: readonly Json[]; readonly isError: boolean };

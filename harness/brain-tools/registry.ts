@@ -6,6 +6,11 @@ import { handList } from "./hand-list.ts";
 import { handProvision } from "./hand-provision.ts";
 import { handRelease } from "./hand-release.ts";
 import { sessionHistory } from "./session-history.ts";
+import { threadCreate } from "./thread-create.ts";
+import { threadList } from "./thread-list.ts";
+import { threadSend } from "./thread-send.ts";
+import { threadStop } from "./thread-stop.ts";
+import { threadWait } from "./thread-wait.ts";
 
 const TOOLS: readonly BrainTool[] = [
   handExecute,
@@ -14,6 +19,11 @@ const TOOLS: readonly BrainTool[] = [
   handProvision,
   handRelease,
   sessionHistory,
+  threadCreate,
+  threadList,
+  threadSend,
+  threadStop,
+  threadWait,
 ];
 
 export const BRAIN_TOOLS: ReadonlyMap<string, BrainTool> = new Map(TOOLS.map((tool) => [tool.name, tool]));

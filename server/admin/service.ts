@@ -31,7 +31,7 @@ import {
 } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import type { HandControl } from "../ports/hand-control.ts";
 import { actorOf, maySee, principalOf, scopeOf } from "../ports/principal.ts";
-import type { SessionLog } from "../ports/session-log.ts";
+import type { SessionTrees } from "../ports/session-trees.ts";
 import type { AuditInput } from "../store/audit.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
 import type { Store } from "../store/store.ts";
@@ -42,7 +42,7 @@ import { stopSessions } from "./stop-sessions.ts";
 
 export interface AdminDeps {
   readonly store: Pick<Store, "apiKeys" | "audit" | "identities" | "joinTokens" | "replicas" | "workspaces">;
-  readonly sessionLog: Pick<SessionLog, "append">;
+  readonly trees: SessionTrees;
   readonly handControl: Pick<HandControl, "disconnect">;
   /** A key stops working here at once; without an id, all are looked at anew. */
   readonly forgetKey: (apiKeyId?: string) => void;

@@ -1,15 +1,10 @@
-/** Interrupts what runs: the brain of each session sees a `user.interrupt` as if its user had sent it. */
-import { create } from "@bufbuild/protobuf";
+/** Interrupts what runs: each tree from its root down. The brains see a `user.interrupt` as if their user had sent it. */
 import { isTendonError, messageOf } from "../../kit/errors.ts";
-import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
-import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
-import type { SessionLog } from "../ports/session-log.ts";
-import type { WorkspaceStore } from "../store/workspaces.ts";
+import type { SessionTrees } from "../ports/session-trees.ts";
 
 export interface StopSessionsDeps {
-  readonly store: { readonly workspaces: Pick<WorkspaceStore, "runningSessions"> };
-  readonly sessionLog: Pick<SessionLog, "append">;
+  readonly trees: SessionTrees;
   readonly log: Logger;
 }
 
@@ -17,23 +12,22 @@ export interface StopSessionsDeps {
 const AT_ONCE = 32;
 
 /**
- * Returns the sessions that were running. One that ended meanwhile is passed over; another failure is thrown after the
- * rest has been tried, so that a repeat interrupts what is left.
+ * Returns the sessions and threads that were interrupted. One that ended meanwhile is passed over; another failure is thrown
+ * after the rest has been tried, so that a repeat interrupts what is left.
  */
 export async function stopSessions(
-  { store, sessionLog, log }: StopSessionsDeps,
+  { trees, log }: StopSessionsDeps,
   workspaceId: string | undefined,
   signal: AbortSignal,
 ): Promise<string[]> {
-  const sessionIds = await store.workspaces.runningSessions(workspaceId);
-  const waiting = [...sessionIds];
+  const waiting = await trees.active(workspaceId);
+  const stopped: string[] = [];
   let failure: unknown;
-  const interruptNext = async () => {
+  const stopNext = async () => {
     for (let sessionId = waiting.shift(); sessionId !== undefined; sessionId = waiting.shift()) {
       signal.throwIfAborted();
       try {
-        const event = create(EventInputSchema, { id: newId("event"), type: "user.interrupt", payload: "{}" });
-        await sessionLog.append({ sessionId, events: [event] });
+        stopped.push(...(await trees.stop(sessionId)));
       } catch (error) {
         if (isTendonError(error, "NOT_FOUND") || isTendonError(error, "SESSION_ARCHIVED")) continue;
         log.warn({ sessionId, error: messageOf(error) }, "a session could not be interrupted");
@@ -41,7 +35,7 @@ export async function stopSessions(
       }
     }
   };
-  await Promise.all(Array.from({ length: AT_ONCE }, interruptNext));
+  await Promise.all(Array.from({ length: AT_ONCE }, stopNext));
   if (failure !== undefined) throw failure;
-  return sessionIds;
+  return stopped.sort();
 }

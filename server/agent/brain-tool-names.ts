@@ -6,4 +6,9 @@ export const BRAIN_TOOL_NAMES: ReadonlySet<string> = new Set([
   "hand_provision",
   "hand_release",
   "session_history",
+  "thread_create",
+  "thread_list",
+  "thread_send",
+  "thread_stop",
+  "thread_wait",
 ]);

@@ -13,6 +13,7 @@ import {
 } from "../../proto/gen/tendon/v1/session_pb.js";
 import type { StatusName } from "../store/event-facts.ts";
 import type { SessionRecord } from "../store/sessions.ts";
+import type { TreeSums } from "../store/threads.ts";
 
 const STATUSES: Readonly<Record<StatusName, SessionStatus>> = {
   idle: SessionStatus.IDLE,
@@ -32,7 +33,7 @@ const STOP_REASONS: Readonly<Record<string, StopReason>> = {
   waiting_for_threads: StopReason.WAITING_FOR_THREADS,
 };
 
-export function toSessionMessage(record: SessionRecord): Session {
+export function toSessionMessage(record: SessionRecord, tree?: TreeSums): Session {
   const init: MessageInitShape<typeof SessionSchema> = {
     id: record.sessionId,
     workspaceId: record.workspaceId,
@@ -68,6 +69,7 @@ export function toSessionMessage(record: SessionRecord): Session {
   if (record.budget !== "{}") {
     init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });
   }
+  if (tree !== undefined) init.tree = treeState(tree);
   if (record.archivedAt) init.archivedAt = timestampFromDate(record.archivedAt);
   return create(SessionSchema, init);
 }
@@ -77,6 +79,11 @@ export function resourcesOf(text: string): SessionResource[] {
   return (JSON.parse(text) as JsonValue[]).map((resource) =>
     fromJson(SessionResourceSchema, resource, { ignoreUnknownFields: true }),
   );
+}
+
+function treeState({ threads, liveThreads, running, atBudget, ...sums }: TreeSums) {
+  const usage = Object.fromEntries(Object.entries(sums).map(([name, count]) => [name, BigInt(count)]));
+  return { threads, liveThreads, running, atBudget, usage };
 }
 
 /** The status names that a list filters by; unspecified ones are skipped. */

@@ -19,6 +19,7 @@ import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { PrincipalKind } from "../ports/principal.ts";
 
@@ -160,6 +161,14 @@ const POLICY = new Map<string, Callers>([
     importSession: CLIENT,
     readPayload: LOG,
   }),
+  ...rows(ThreadService, {
+    createThread: HARNESS,
+    sendToThread: HARNESS,
+    waitForThreads: HARNESS,
+    listThreads: BRAIN,
+    stopThread: BRAIN,
+    stopTree: CLIENT,
+  }),
   ...rows(VaultService, {
     createVault: CLIENT,
     getVault: CLIENT,
@@ -239,5 +248,6 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   PeerService,
   ProxyService,
   SessionService,
+  ThreadService,
   VaultService,
 ];

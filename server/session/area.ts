@@ -3,11 +3,13 @@ import { notFound } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import { bindService } from "../../kit/rpc/service.ts";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { PassPreviews, SessionsForPeers } from "../ports/peers.ts";
 import type { SessionDirectory } from "../ports/session-directory.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
+import type { SessionTrees } from "../ports/session-trees.ts";
 import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
 import type { RetentionStore } from "../store/retention.ts";
@@ -16,8 +18,11 @@ import { Hub } from "./hub.ts";
 import { createSessionLog } from "./log.ts";
 import { Retention } from "./retention.ts";
 import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
+import { ThreadServiceHandler } from "./thread-service.ts";
+import { TreeEndings } from "./tree-endings.ts";
+import { TreeRelay } from "./tree-relay.ts";
 
-export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub"> {
+export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub" | "endings" | "relay"> {
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
@@ -35,13 +40,19 @@ export interface SessionArea extends Area {
   readonly retention: Retention;
   readonly signer: CheckpointSigner;
   readonly forPeers: SessionsForPeers;
+  readonly trees: SessionTrees;
 }
 
 /** `dispatch` and `hands` are used only once calls come in, so they may be made after this. */
 export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const { events, sessions } = deps;
   const hub = new Hub(deps);
-  const handler = new SessionServiceHandler({ ...deps, hub });
+  const endings = new TreeEndings({ ...deps, hub, relay: () => relay });
+  const handler = new SessionServiceHandler({ ...deps, hub, endings, relay: () => relay });
+  const stopThread = (threadId: string) => handler.stopThread(threadId);
+  const relay = new TreeRelay({ ...deps, hub, stopOrphan: stopThread });
+  const stopTree = (sessionId: string) => endings.stop(sessionId);
+  const threadHandler = new ThreadServiceHandler({ ...deps, hub, relay, stopThread, stopTree });
   const onSigned = (sessionId: string, position: number) => hub.checkpointed(sessionId, position);
   const signer = new CheckpointSigner({ ...deps, onSigned });
   hub.onAdvance(({ sessionId, checkpointDue }) => {
@@ -51,15 +62,17 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const retention = new Retention({ ...deps, erase: (sessionId) => handler.erase(sessionId) });
   return {
     name: "session",
-    services: [bindService(SessionService, handler)],
+    services: [bindService(SessionService, handler), bindService(ThreadService, threadHandler)],
     retention,
     signer,
     parts: [
       hub,
+      relay,
       retention,
       signer,
       { name: "append queue", start: async () => {}, stop: () => events.close() },
     ],
+    trees: { active: (workspaceId) => deps.threads.activeTrees(workspaceId), stop: stopTree },
     sessionLog: createSessionLog({ events, sessions, hub }),
     sessionDirectory: {
       async get(sessionId) {

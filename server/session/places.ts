@@ -1,6 +1,6 @@
 /** Where sessions belong: facts that never change, remembered so that an append needs no query to know who may make it. */
 import { notFound } from "../../kit/errors.ts";
-import { isId } from "../../kit/ids.ts";
+import { isSessionId } from "../../kit/ids.ts";
 import type { SessionStore } from "../store/sessions.ts";
 import type { SessionPlace } from "./rules.ts";
 
@@ -19,7 +19,7 @@ export class Places {
     const known = this.known.get(sessionId);
     if (known) return known;
     // What cannot be an id would not even be text to Postgres.
-    const place = isId("session", sessionId) ? await this.sessions.standing(sessionId) : undefined;
+    const place = isSessionId(sessionId) ? await this.sessions.standing(sessionId) : undefined;
     if (!place) throw notFound("session", sessionId);
     const { workspaceId, environmentId, slotEnvironmentIds } = place;
     this.known.set(sessionId, { workspaceId, environmentId, slotEnvironmentIds });

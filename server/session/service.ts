@@ -2,8 +2,8 @@
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
-import { notFound, TendonError } from "../../kit/errors.ts";
-import { isId, newId } from "../../kit/ids.ts";
+import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { isId, isSessionId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
@@ -32,6 +32,7 @@ import type { HandControl } from "../ports/hand-control.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import type { BudgetStore } from "../store/budgets.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { ClientCallStore } from "../store/client-calls.ts";
 import type { EventStore } from "../store/events.ts";
@@ -39,7 +40,9 @@ import type { LogCopyStore } from "../store/log-copies.ts";
 import type { Cursor } from "../store/page.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
+import type { ThreadStore } from "../store/threads.ts";
 import { appendClientEvents } from "./append-client-events.ts";
+import { checkBudget } from "./budget-check.ts";
 import { ByteBudget } from "./byte-budget.ts";
 import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
 import { toEventMessage } from "./event-message.ts";
@@ -52,6 +55,9 @@ import { Places } from "./places.ts";
 import { toReceipt } from "./receipt.ts";
 import { checkEmit, checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
 import { boundsOf } from "./slice.ts";
+import { addressEvents } from "./thread-addressing.ts";
+import type { TreeEndings } from "./tree-endings.ts";
+import type { TreeRelay } from "./tree-relay.ts";
 import { startOf, watchLog } from "./watch.ts";
 
 export interface SessionServiceDeps extends CreationDeps {
@@ -60,6 +66,10 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly logCopies: LogCopyStore;
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
+  readonly budgets: BudgetStore;
+  readonly threads: ThreadStore;
+  readonly endings: TreeEndings;
+  readonly relay: () => Pick<TreeRelay, "relay">;
   /** What this replica signs checkpoints with. */
   readonly signingKey: SigningKey;
   readonly hub: Hub;
@@ -69,6 +79,7 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly clock: Clock;
 }
 
+const ERASED_TEXT = "the session was erased before the call ended";
 const DEFAULT_PAGE = 20;
 const DEFAULT_EVENTS = 100;
 const MAX_INLINE_BYTES = 1024 * 1024;
@@ -97,7 +108,9 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async getSession({ sessionId }: GetSessionRequest, context: RpcContext) {
-    return { session: toSessionMessage(await this.find(sessionId, context)) };
+    const record = await this.find(sessionId, context);
+    const tree = record.rootSessionId === undefined ? await this.deps.threads.tree(sessionId) : undefined;
+    return { session: toSessionMessage(record, tree) };
   }
 
   async listSessions(request: ListSessionsRequest, context: RpcContext) {
@@ -130,12 +143,18 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       size: request.pageSize || DEFAULT_PAGE,
       after: cursor,
     });
-    return { sessions: items.map(toSessionMessage), nextPageToken: encodePageToken(query, next) };
+    return {
+      sessions: items.map((item) => toSessionMessage(item)),
+      nextPageToken: encodePageToken(query, next),
+    };
   }
 
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {
     const { sessionId, title, metadata, budget } = request;
     await this.checkPlace(sessionId, context);
+    if (budget !== undefined && isId("thread", sessionId)) {
+      throw invalidField("budget", "a thread has none of its own: the session at its root has it");
+    }
     checkTexts({ title, metadata });
     const change = { sessionId, title, metadata, budget: budget && budgetText(budget) };
     return this.changed(await this.deps.sessions.update(change));
@@ -148,6 +167,9 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
 
   async deleteSession({ sessionId, interrupt }: DeleteSessionRequest, context: RpcContext) {
     await this.checkPlace(sessionId, context);
+    if (isId("thread", sessionId)) {
+      throw invalidField("session_id", "a thread is deleted with the session at its root; stop it instead");
+    }
     // Archived first: nobody writes any more, lease and hands are given up while the session still has a name.
     await this.archive(sessionId, interrupt, "the session was deleted before the call ended");
     if (!(await this.delete(sessionId))) throw notFound("session", sessionId);
@@ -156,11 +178,23 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
 
   /** Erases an archived session that retention has found. */
   async erase(sessionId: string): Promise<void> {
+    await this.deps.endings.archiveBelow(sessionId, (id) => this.archiveOne(id, true, ERASED_TEXT));
     await this.deps.hands.releaseSession(sessionId);
     await this.delete(sessionId);
   }
 
+  /** Ends a thread, and those below it, for good. */
+  async stopThread(threadId: string): Promise<void> {
+    await this.archive(threadId, true, "the thread was stopped before the call ended");
+    await this.deps.relay().relay(threadId);
+  }
+
   private async delete(sessionId: string): Promise<boolean> {
+    for (const threadId of await this.deps.threads.ofRoot(sessionId)) await this.deleteOne(threadId);
+    return this.deleteOne(sessionId);
+  }
+
+  private async deleteOne(sessionId: string): Promise<boolean> {
     const deleted = await this.deps.sessions.delete(sessionId);
     this.places.forget(sessionId);
     this.deps.hub.ended(sessionId, "deleted");
@@ -184,7 +218,10 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
 
   private async emit(request: EmitEventsRequest, context: RpcContext) {
     const { sessionId, expectedPosition, lease } = request;
-    const { authority, events } = checkEmit(principalOf(context), request.events, lease);
+    const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
+    const { budgets, threads } = this.deps;
+    if (authority === "brain") await checkBudget(budgets, sessionId, checked);
+    const events = authority === "client" ? await addressEvents(threads, sessionId, checked) : checked;
     const append = {
       sessionId,
       events,
@@ -197,6 +234,9 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
         ? await appendClientEvents(this.deps, append)
         : await this.deps.events.append(append);
     announceAppended(this.deps.hub, sessionId, appended, lease?.leaseId);
+    // Not waited for: the client's word is in the log, and what is lost here is found within a second.
+    if (events.some(({ type, threadId }) => threadId !== "" || type === "user.interrupt"))
+      void this.deps.relay().relay(sessionId);
     return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
   }
 
@@ -313,8 +353,20 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     }
   }
 
-  /** Also completes what an earlier attempt had left: withdrawing and releasing twice does nothing. */
+  /** With its threads. Those that are made meanwhile are found by the relay. */
   private async archive(sessionId: string, interrupt: boolean, openCallText: string) {
+    const { endings } = this.deps;
+    const archiveBelow = () =>
+      endings.archiveBelow(sessionId, (id) => this.archiveOne(id, true, openCallText));
+    if (interrupt) await archiveBelow();
+    else await endings.checkAtRest(sessionId);
+    const answer = await this.archiveOne(sessionId, interrupt, openCallText);
+    await archiveBelow();
+    return answer;
+  }
+
+  /** Also completes what an earlier attempt had left: withdrawing and releasing twice does nothing. */
+  private async archiveOne(sessionId: string, interrupt: boolean, openCallText: string) {
     const change = await this.deps.sessions.archive({ sessionId, interrupt, openCallText });
     const answer = this.changed(change);
     this.deps.hub.ended(sessionId, "archived");
@@ -323,8 +375,9 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     return answer;
   }
 
-  private changed({ session, appended }: ChangedSession) {
+  private changed({ session, appended, others = [] }: ChangedSession) {
     if (appended) announceAppended(this.deps.hub, session.sessionId, appended);
+    for (const other of others) announceAppended(this.deps.hub, other.sessionId, other.appended);
     return { session: toSessionMessage(session) };
   }
 
@@ -333,14 +386,14 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   private async standing(sessionId: string, context: RpcContext): Promise<SessionStanding> {
-    const standing = isId("session", sessionId) ? await this.deps.sessions.standing(sessionId) : undefined;
+    const standing = isSessionId(sessionId) ? await this.deps.sessions.standing(sessionId) : undefined;
     if (!standing) throw notFound("session", sessionId);
     checkMaySee(principalOf(context), sessionId, standing);
     return standing;
   }
 
   private async find(sessionId: string, context: RpcContext): Promise<SessionRecord> {
-    const record = isId("session", sessionId) ? await this.deps.sessions.find(sessionId) : undefined;
+    const record = isSessionId(sessionId) ? await this.deps.sessions.find(sessionId) : undefined;
     if (!record) throw notFound("session", sessionId);
     checkMaySee(principalOf(context), sessionId, record);
     return record;

@@ -52,7 +52,11 @@ export const CLIENT_WORK: ReadonlySet<string> = new Set([
 ]);
 
 /** Work only when the server appends it: a brain knows what it wrote itself. */
-export const SERVER_WORK: ReadonlySet<string> = new Set(["agent.tool_result", "agent.mcp_tool_result"]);
+export const SERVER_WORK: ReadonlySet<string> = new Set([
+  "agent.tool_result",
+  "agent.mcp_tool_result",
+  "agent.thread_message_received",
+]);
 
 const NOTHING: EventFacts = {
   answers: undefined,
@@ -65,9 +69,14 @@ const WORK: EventFacts = { ...NOTHING, isWork: true };
 
 /** `payload` is JSON text of an object. Fields of another type than expected count as absent. */
 export function factsOf(
-  event: { readonly type: string; readonly payload: string },
+  event: { readonly type: string; readonly payload: string; readonly threadId?: string },
   byServer: boolean,
 ): EventFacts {
+  // What stands in a root's log for a thread's is neither work nor state of the root.
+  if (event.threadId) {
+    const { answers, call } = factsOf({ type: event.type, payload: event.payload }, byServer);
+    return { ...NOTHING, answers, call };
+  }
   const { type } = event;
   const isWork = CLIENT_WORK.has(type) || (byServer && SERVER_WORK.has(type));
   const answerField = ANSWER_FIELDS[type];
@@ -83,6 +92,9 @@ export function factsOf(
     const reason = status === "idle" ? record(objectOf(event.payload).stop_reason).type : "";
     return { ...NOTHING, fold: { kind: "status", status, stopReason: textOf(reason) ?? "" } };
   }
+  // Who rests because the budget was spent looks whether it may go on.
+  if (type === "session.updated")
+    return byServer && objectOf(event.payload).budget !== undefined ? WORK : NOTHING;
   if (type === "span.model_request_end") return { ...NOTHING, fold: usageOf(event.payload) };
   if (type === "brain.inputs_consumed") {
     const ids = objectOf(event.payload).event_ids;

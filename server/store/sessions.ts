@@ -40,6 +40,10 @@ export interface SessionRecord {
   readonly hasWork: boolean;
   /** JSON text of a list of SessionResource. */
   readonly resources: string;
+  /** Of a thread; undefined for a session of its own. */
+  readonly rootSessionId: string | undefined;
+  /** Who made the thread. */
+  readonly parentSessionId: string | undefined;
   /** Undefined unless it is tamper-evident. */
   readonly chain: SessionChain | undefined;
 }
@@ -100,6 +104,8 @@ export interface SessionList {
 export interface ChangedSession {
   readonly session: SessionRecord;
   readonly appended: Appended | undefined;
+  /** What the change appended to logs of its threads. */
+  readonly others?: readonly { readonly sessionId: string; readonly appended: Appended }[];
 }
 
 export interface SessionStore {

@@ -7,6 +7,7 @@ import type { AgentStore } from "./agents.ts";
 import type { ApiKeyStore } from "./api-keys.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BlobStore } from "./blobs.ts";
+import type { BudgetStore } from "./budgets.ts";
 import type { CheckpointStore } from "./checkpoints.ts";
 import type { ClientCallStore } from "./client-calls.ts";
 import type { EnvironmentStore } from "./environments.ts";
@@ -25,6 +26,7 @@ import type { ReplicaStore } from "./replicas.ts";
 import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
 import type { SessionStore } from "./sessions.ts";
+import type { ThreadStore } from "./threads.ts";
 import type { WorkspaceStore } from "./workspaces.ts";
 
 export interface Store {
@@ -34,6 +36,7 @@ export interface Store {
   readonly apiKeys: ApiKeyStore;
   readonly audit: AuditStore;
   readonly blobs: BlobStore;
+  readonly budgets: BudgetStore;
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
   readonly environments: EnvironmentStore;
@@ -52,5 +55,6 @@ export interface Store {
   readonly requestIds: RequestIdStore;
   readonly retention: RetentionStore;
   readonly sessions: SessionStore;
+  readonly threads: ThreadStore;
   readonly workspaces: WorkspaceStore;
 }

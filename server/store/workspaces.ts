@@ -44,8 +44,6 @@ export interface WorkspaceStore {
   }): Promise<Workspace | undefined>;
   /** Undefined when there is no such workspace; archived ones stay as they are. Throws INVALID_FIELD for the default one. */
   archive(workspaceId: string, audit: AuditInput): Promise<Workspace | undefined>;
-  /** The workspace's sessions that are running; without a workspace all of the installation. At most 10,000. */
-  runningSessions(workspaceId: string | undefined): Promise<string[]>;
   /** What its sessions have used, those that are erased included. Undefined when there is no such workspace. */
   usage(workspaceId: string): Promise<WorkspaceUsage | undefined>;
 }

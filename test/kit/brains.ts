@@ -13,6 +13,7 @@ import { createLogger } from "../../kit/log.ts";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 
 /** For an agent's spec: each of its turns is one message, "Done.". */
 export const SCRIPTED = { loop: "scripted", loopSettings: "{}" } as const;
@@ -39,6 +40,7 @@ export async function startBrains(options: {
     harness: connection.client(HarnessService),
     sessions: connection.client(SessionService),
     hands: connection.client(HandService),
+    threads: connection.client(ThreadService),
   };
   const transport = createModelFetch({});
   const { model } = options;

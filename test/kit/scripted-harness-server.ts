@@ -43,6 +43,7 @@ import {
   type ReadPayloadRequest,
   SessionService,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 
 type Message = WorkResponse["kind"];
 
@@ -328,6 +329,7 @@ class Scripted implements ScriptedServer {
       harness: connection.client(HarnessService),
       sessions: connection.client(SessionService),
       hands: connection.client(HandService),
+      threads: connection.client(ThreadService),
     };
     return { server, close: () => connection.close() };
   }

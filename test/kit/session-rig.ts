@@ -21,6 +21,7 @@ import type { CheckpointStore } from "../../server/store/checkpoints.ts";
 import type { EventStore } from "../../server/store/events.ts";
 import { createAgentStore } from "../../server/store/postgres/agents.ts";
 import { createBlobStore } from "../../server/store/postgres/blobs.ts";
+import { createBudgetStore } from "../../server/store/postgres/budgets.ts";
 import { createCheckpointStore } from "../../server/store/postgres/checkpoints.ts";
 import { createClientCallStore } from "../../server/store/postgres/client-calls.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
@@ -32,6 +33,7 @@ import { createMemoryStoreStore } from "../../server/store/postgres/memory-store
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
+import { createThreadStore } from "../../server/store/postgres/threads.ts";
 
 const log = createLogger("test", "silent");
 const NO_REQUEST = { requestId: "", contentHash: new Uint8Array(32) };
@@ -134,6 +136,8 @@ export async function startReplica(options: {
     blobs: createBlobStore(pool),
     checkpoints,
     clientCalls: createClientCallStore(pool),
+    budgets: createBudgetStore(pool),
+    threads: createThreadStore(pool),
     signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),

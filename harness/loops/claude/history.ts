@@ -21,11 +21,12 @@ import {
   stringOf,
   stringsOf,
 } from "../../event-payload.ts";
-import { inputBlocks, isBlank, jsonText, textBlock } from "./blocks.ts";
+import { isBlank, jsonText, textBlock } from "./blocks.ts";
 import { type ContextDecision, decisionOf } from "./context-decision.ts";
 import { handedOverNote, lostNote } from "./hand-notes.ts";
 import { type BlockPlace, type HistoryMessage, MessageList } from "./message-list.ts";
 import { type RequestTrouble, TroubleCount } from "./request-trouble.ts";
+import { spokenBlocks } from "./spoken-blocks.ts";
 import { summaryMessages } from "./summary-messages.ts";
 import { type PlacedResult, resultBlock, trimmedResultBlock } from "./tool-results.ts";
 
@@ -97,6 +98,7 @@ class HistoryBuilder {
     if (answered !== "" && !this.resultEvents.has(answered)) this.resultEvents.set(answered, event);
     switch (event.type) {
       case "user.message":
+      case "agent.thread_message_received":
       case "system.message":
         this.inputs.set(event.id, event);
         return;
@@ -212,8 +214,8 @@ class HistoryBuilder {
     this.tellResults();
     const system: string[][] = [];
     for (const input of this.consumed) {
-      const blocks = inputBlocks(payloadOf(input));
-      if (input.type === "user.message") {
+      const blocks = spokenBlocks(input);
+      if (input.type !== "system.message") {
         list.say("user", blocks);
         this.words = { message: list.last!, blocks };
       } else if (list.last?.role === "user") list.push("system", blocks);

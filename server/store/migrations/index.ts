@@ -9,6 +9,7 @@ import { tamperEvidence } from "./0007-tamper-evidence.ts";
 import { brains } from "./0008-brains.ts";
 import { handLives } from "./0009-hand-lives.ts";
 import { memory } from "./0010-memory.ts";
+import { threads } from "./0011-threads.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -24,4 +25,5 @@ export const migrations: readonly Migration[] = [
   brains,
   handLives,
   memory,
+  threads,
 ];

@@ -263,7 +263,7 @@ async function insertBound(
        select hand_id, owner_number, notice from hands
        where hand_id = $3 and hand_agent_id = $1 and state = 'ready' and exists (select 1 from agent)
          -- Not one that was handed over since it was found (H6).
-         and session_id is not distinct from $6
+         and session_id is not distinct from coalesce((select hands_session_id from sessions s where s.session_id = $6), $6)
        for update
      ),
      used as (

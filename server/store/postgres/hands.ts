@@ -45,7 +45,9 @@ export function createHandStore(pool: Pool): HandStore {
     },
     async usable(sessionId, slot) {
       const { rows } = await pool.query<HandRow>(
-        `select ${HAND_COLUMNS} from hands where session_id = $1 and slot = $2 and state in ('ready', 'parked')`,
+        `select ${HAND_COLUMNS} from hands where session_id = (
+           select coalesce(hands_session_id, session_id) from sessions where session_id = $1
+         ) and slot = $2 and state in ('ready', 'parked')`,
         [sessionId, slot],
       );
       return rows[0] && toHand(rows[0]);

@@ -36,7 +36,7 @@ export async function standingOf(db: Queryable, sessionId: string): Promise<LogS
      select (select position from idle) as rested,
        coalesce((select type in ('session.status_running', 'session.status_rescheduled') from events
          where session_id = $1 and type = any($2) and thread_id = '' order by position desc limit 1), false) as running,
-       exists (select 1 from events where session_id = $1 and type = any($3)
+       exists (select 1 from events where session_id = $1 and type = any($3) and thread_id = ''
          and position > coalesce((select position from idle), 0)) as work,
        -- What waits after the tries were used up goes on waiting for a new message.
        exists (select 1 from events e where session_id = $1 and type = 'user.message' and thread_id = ''

@@ -6,7 +6,8 @@ import { LIVING_HANDS } from "./hand-agents.ts";
 import { HAND_COLUMNS, type HandRow, lockSession, toHand } from "./hands.ts";
 import type { Transaction } from "./transaction.ts";
 
-export async function openHand(transaction: Transaction, request: OpenHandRequest): Promise<OpenedHand> {
+export async function openHand(transaction: Transaction, asked: OpenHandRequest): Promise<OpenedHand> {
+  const request = await ofOwner(transaction, asked);
   const { sessionId } = request;
   if (request.requestId !== undefined) {
     const repeated = await findRequest(transaction, request);
@@ -58,6 +59,25 @@ export async function openHand(transaction: Transaction, request: OpenHandReques
     ],
   );
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
+}
+
+/** A thread that works in the hands of its tree asks for its root: its own lease is looked at here (E1). */
+async function ofOwner(transaction: Transaction, request: OpenHandRequest): Promise<OpenHandRequest> {
+  const { sessionId } = request;
+  if (sessionId === undefined) return request;
+  const { rows } = await transaction.query<{ owner: string | null }>(
+    "select hands_session_id as owner from sessions where session_id = $1",
+    [sessionId],
+  );
+  const owner = rows[0]?.owner ?? undefined;
+  if (owner === undefined) return request;
+  // Roots before their threads, as everybody locks them.
+  await lockSession(transaction, owner, undefined);
+  const thread = await lockSession(transaction, sessionId, request.lease);
+  if (thread.archived) {
+    throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
+  }
+  return { ...request, sessionId: owner, lease: undefined };
 }
 
 /** In milliseconds. The text is canonical JSON of an EnvironmentSpec, where 64-bit numbers are strings. */

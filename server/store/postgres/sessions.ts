@@ -29,7 +29,7 @@ export function createSessionStore(pool: Pool): SessionStore {
   };
 }
 
-interface SessionRow {
+export interface SessionRow {
   session_id: string;
   workspace_id: string;
   agent: string;
@@ -59,18 +59,20 @@ interface SessionRow {
   chain_hash: string | null;
   chain_origin: string;
   resources: string;
+  root_session_id: string | null;
+  parent_session_id: string | null;
 }
 
 /** A session whose hash is gone while more says that it had one stays tamper-evident: with a hash that fits nothing. */
-const COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
+export const SESSION_COLUMNS = `session_id, workspace_id, agent, environment_id, slot_environment_ids, title, metadata, vault_ids, budget,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
-  list_cost_nano_usd, unpriced_requests,
+  list_cost_nano_usd, unpriced_requests, root_session_id, parent_session_id,
   work_position > rested_position and archived_at is null as has_work, chain_origin, resources,
   encode(coalesce(chain_hash, case when chain_origin <> '' or checkpoint_position > 0 then sha256('') end), 'hex') as chain_hash`;
 
-function toRecord(row: SessionRow): SessionRecord {
+export function toRecord(row: SessionRow): SessionRecord {
   return {
     sessionId: row.session_id,
     workspaceId: row.workspace_id,
@@ -99,6 +101,8 @@ function toRecord(row: SessionRow): SessionRecord {
     unpricedRequests: row.unpriced_requests,
     hasWork: row.has_work,
     resources: row.resources,
+    rootSessionId: row.root_session_id ?? undefined,
+    parentSessionId: row.parent_session_id ?? undefined,
     chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };
 }
@@ -121,16 +125,17 @@ function originOf(text: string): ChainOrigin {
 }
 
 export async function findSession(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
-  const { rows } = await db.query<SessionRow>(`select ${COLUMNS} from sessions where session_id = $1`, [
-    sessionId,
-  ]);
+  const { rows } = await db.query<SessionRow>(
+    `select ${SESSION_COLUMNS} from sessions where session_id = $1`,
+    [sessionId],
+  );
   return rows[0] && toRecord(rows[0]);
 }
 
 /** In a transaction that goes on to change the session. NOT_FOUND. */
 async function findLocked(transaction: Transaction, sessionId: string): Promise<SessionRecord> {
   const { rows } = await transaction.query<SessionRow>(
-    `select ${COLUMNS} from sessions where session_id = $1 for no key update`,
+    `select ${SESSION_COLUMNS} from sessions where session_id = $1 for no key update`,
     [sessionId],
   );
   if (!rows[0]) throw notFound("session", sessionId);
@@ -214,7 +219,7 @@ async function create(transaction: Transaction, session: NewSession) {
 }
 
 async function list(db: Queryable, query: SessionList): Promise<Page<SessionRecord>> {
-  const where: string[] = [];
+  const where: string[] = ["root_session_id is null"];
   const values: unknown[] = [];
   const add = (condition: (parameter: string) => string, value: unknown) => {
     values.push(value);
@@ -240,8 +245,8 @@ async function list(db: Queryable, query: SessionList): Promise<Page<SessionReco
   }
   const order = query.ascending ? "asc" : "desc";
   const { rows } = await db.query<SessionRow & { cursor_at: string }>(
-    `select ${COLUMNS}, created_at::text as cursor_at from sessions
-     ${where.length === 0 ? "" : `where ${where.join(" and ")}`}
+    `select ${SESSION_COLUMNS}, created_at::text as cursor_at from sessions
+     where ${where.join(" and ")}
      order by created_at ${order}, session_id ${order} limit ${query.size + 1}`,
     values,
   );
@@ -269,7 +274,25 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   const appended = await appendAsServer(transaction, session.sessionId, [
     ownEvent("session.updated", JSON.stringify(changed)),
   ]);
-  return { session: await findLocked(transaction, session.sessionId), appended };
+  const others =
+    changed.budget === undefined ? [] : await tellHeldThreads(transaction, session.sessionId, budget);
+  return { session: await findLocked(transaction, session.sessionId), appended, others };
+}
+
+/** Threads that rest because the budget was spent look whether they may go on. */
+async function tellHeldThreads(transaction: Transaction, rootSessionId: string, budget: string) {
+  const { rows } = await transaction.query<{ session_id: string }>(
+    `select session_id from sessions where root_session_id = $1 and archived_at is null and stop_reason = 'budget_reached'
+     order by session_id for no key update`,
+    [rootSessionId],
+  );
+  const payload = JSON.stringify({ budget: JSON.parse(budget) as unknown });
+  const others: { sessionId: string; appended: Appended }[] = [];
+  for (const { session_id: sessionId } of rows) {
+    const appended = await appendAsServer(transaction, sessionId, [ownEvent("session.updated", payload)]);
+    others.push({ sessionId, appended });
+  }
+  return others;
 }
 
 function mergeMetadata(

@@ -4,6 +4,7 @@ import { createAgentStore } from "./agents.ts";
 import { createApiKeyStore } from "./api-keys.ts";
 import { createAuditStore } from "./audit.ts";
 import { createBlobStore } from "./blobs.ts";
+import { createBudgetStore } from "./budgets.ts";
 import { createCheckpointStore } from "./checkpoints.ts";
 import { createClientCallStore } from "./client-calls.ts";
 import { createEnvironmentStore } from "./environments.ts";
@@ -23,6 +24,7 @@ import { createReplicaStore } from "./replicas.ts";
 import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
 import { createSessionStore } from "./sessions.ts";
+import { createThreadStore } from "./threads.ts";
 import { createWorkspaceStore } from "./workspaces.ts";
 
 export function createPostgresStore(pool: Pool): Store {
@@ -37,6 +39,7 @@ export function createPostgresStore(pool: Pool): Store {
     apiKeys: createApiKeyStore(pool),
     audit: createAuditStore(pool),
     blobs: createBlobStore(pool),
+    budgets: createBudgetStore(pool),
     checkpoints: createCheckpointStore(pool),
     clientCalls: createClientCallStore(pool),
     environments: createEnvironmentStore(pool),
@@ -55,6 +58,7 @@ export function createPostgresStore(pool: Pool): Store {
     requestIds: createRequestIdStore(pool),
     retention: createRetentionStore(pool),
     sessions: createSessionStore(pool),
+    threads: createThreadStore(pool),
     workspaces: createWorkspaceStore(pool),
   };
 }

@@ -32,8 +32,6 @@ const COLUMNS = "workspace_id, name, is_default, limits, tamper_evident, created
 /** Workspaces are made by the whole installation; their request ids belong to no workspace. */
 const INSTALLATION_SCOPE = "";
 
-const MAX_RUNNING_SESSIONS = 10_000;
-
 export function createWorkspaceStore(pool: Pool): WorkspaceStore {
   return {
     create: ({ id, name, limits, tamperEvident, request, audit }) =>
@@ -95,14 +93,6 @@ export function createWorkspaceStore(pool: Pool): WorkspaceStore {
         await insertAudit(transaction, audit);
         return toWorkspace(rows[0]!);
       }),
-    async runningSessions(workspaceId) {
-      const { rows } = await pool.query<{ session_id: string }>(
-        `select session_id from sessions where status in ('running', 'rescheduling')
-         and ($1::text is null or workspace_id = $1) order by session_id limit ${MAX_RUNNING_SESSIONS}`,
-        [workspaceId ?? null],
-      );
-      return rows.map((row) => row.session_id);
-    },
     usage: (workspaceId) => workspaceUsage(pool, workspaceId),
   };
 }

@@ -1,0 +1,155 @@
+/** Threads: sessions under a root, what their logs say to each other, and who waits for whom. All times are the database's. */
+import type { Appended, NewEvent } from "./events.ts";
+import type { LeaseClaim } from "./hands.ts";
+import type { Cursor, Page } from "./page.ts";
+import type { SessionRecord } from "./sessions.ts";
+
+/** Where a session stands in its tree; facts that never change. */
+export interface TreePlace {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  /** Itself for a session of its own. */
+  readonly rootSessionId: string;
+  readonly parentSessionId: string | undefined;
+  readonly depth: number;
+  readonly agentName: string;
+}
+
+export interface NewThread {
+  readonly threadId: string;
+  readonly parentSessionId: string;
+  readonly lease: LeaseClaim;
+  /** Event id of the call that makes it: the same call makes it once. */
+  readonly callId: string;
+  readonly agentId: string;
+  readonly agentVersion: number;
+  /** JSON text of an Agent. */
+  readonly agent: string;
+  readonly agentName: string;
+  readonly title: string;
+  readonly message: string;
+  /** Calls run in hands of its own, not in those of the tree. */
+  readonly ownHands: boolean;
+  readonly maxThreads: number;
+  readonly maxLiveThreads: number;
+}
+
+/** What a transaction has appended to which log; to be announced. */
+export interface TreeAppend {
+  readonly sessionId: string;
+  readonly appended: Appended;
+}
+
+/** An event that another log has to hear of. */
+export interface TreeNews {
+  readonly sessionId: string;
+  readonly position: number;
+  readonly eventId: string;
+  readonly type: string;
+  readonly threadId: string;
+  readonly payload: string;
+  readonly internal: string | undefined;
+}
+
+/** How a thread stands for who waits for it. */
+export interface ThreadStanding {
+  readonly threadId: string;
+  readonly agentName: string;
+  readonly status: string;
+  readonly stopReason: string;
+  /** It has nothing to do, and its parent has heard of that. */
+  readonly rests: boolean;
+}
+
+export interface ThreadWait {
+  readonly sessionId: string;
+  readonly callId: string;
+  readonly threadIds: readonly string[];
+  readonly any: boolean;
+  readonly overdue: boolean;
+}
+
+export interface ThreadStore {
+  place(sessionId: string): Promise<TreePlace | undefined>;
+  /**
+   * The thread, its first message, and what the parent's log says of it, together. NOT_FOUND, LEASE_FENCED,
+   * SESSION_ARCHIVED, INTERRUPTED, THREAD_LIMIT_REACHED (metadata `limit`, `most`).
+   */
+  create(thread: NewThread): Promise<{ thread: SessionRecord; appends: TreeAppend[] }>;
+  /** Writes to both logs. LEASE_FENCED, SESSION_ARCHIVED, INTERRUPTED, THREAD_STOPPED. */
+  send(request: {
+    from: string;
+    lease: LeaseClaim;
+    to: string;
+    sent: NewEvent;
+    received: NewEvent;
+  }): Promise<TreeAppend[]>;
+  /** By time of creation. INVALID_PAGE_TOKEN. */
+  list(query: {
+    rootSessionId: string;
+    /** Undefined: the whole tree. */
+    parentSessionId: string | undefined;
+    includeArchived: boolean;
+    size: number;
+    after: Cursor | undefined;
+  }): Promise<Page<SessionRecord>>;
+  /** Live threads that these have made. */
+  liveChildren(parentIds: readonly string[]): Promise<string[]>;
+  /**
+   * Of these, who works, waits for threads, or has something to do; `withHeld` also who waits for a client or for more of the
+   * budget.
+   */
+  active(sessionIds: readonly string[], withHeld: boolean): Promise<string[]>;
+  /** Roots of all trees of a workspace, or of the installation, in which somebody is active. */
+  activeTrees(workspaceId: string | undefined): Promise<string[]>;
+  /** Every thread of the root, deep ones first. */
+  ofRoot(rootSessionId: string): Promise<string[]>;
+  /** Live threads under a root, or a parent, that was archived. */
+  orphans(limit: number): Promise<string[]>;
+  /** Threads made, not stopped; who works, and who rests at the budget; sums over the tree. Undefined without threads. */
+  tree(rootSessionId: string): Promise<TreeSums | undefined>;
+
+  /** Sessions of which something is to be passed on. */
+  withNews(limit: number): Promise<string[]>;
+  /** Oldest first. */
+  news(sessionId: string, limit: number): Promise<TreeNews[]>;
+  passedOn(sessionId: string, position: number): Promise<void>;
+  /** Of these calls those that the log shows for this thread. */
+  shownCalls(sessionId: string, threadId: string, callIds: readonly string[]): Promise<Set<string>>;
+  /** Threads that these calls of the log were asked in; calls of the session's own are left out. */
+  threadsOfCalls(sessionId: string, callIds: readonly string[]): Promise<Map<string, string>>;
+
+  /**
+   * The wait for a call that is open; the first wait of a call stands. LEASE_FENCED, SESSION_ARCHIVED, NOT_FOUND for threads that
+   * are not the session's, INVALID_FIELD for a call that is not open.
+   */
+  wait(request: {
+    sessionId: string;
+    lease: LeaseClaim;
+    callId: string;
+    /** Empty: all live ones. */
+    threadIds: readonly string[];
+    any: boolean;
+    timeoutMs: number;
+  }): Promise<ThreadWait>;
+  waitsOf(sessionId: string): Promise<ThreadWait[]>;
+  /** Waits whose time is over, and others, oldest first: whatever was missed is found here. */
+  someWaits(limit: number): Promise<ThreadWait[]>;
+  endWait(sessionId: string, callId: string): Promise<void>;
+  standings(threadIds: readonly string[]): Promise<ThreadStanding[]>;
+}
+
+export interface TreeSums {
+  readonly threads: number;
+  readonly liveThreads: number;
+  readonly running: number;
+  readonly atBudget: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly cacheReadInputTokens: number;
+  readonly cacheCreationInputTokens: number;
+  readonly modelRequests: number;
+  readonly activeMs: number;
+  readonly listCostNanoUsd: number;
+  readonly unpricedRequests: number;
+}
