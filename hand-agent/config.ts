@@ -5,6 +5,7 @@ import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { integer, list, oneOf, type Parser, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type Settings, settingNames } from "../kit/settings/settings.ts";
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
+import { tracingSettings } from "../kit/trace-settings.ts";
 import { ISOLATION_MODES } from "./drivers/process/isolation.ts";
 
 const MAX_LABELS = 32;
@@ -64,6 +65,7 @@ export const handAgentSettings = defineSettings({
     default: "",
     help: "Directory with ca.pem, cert.pem and key.pem for the engine.",
   },
+  ...tracingSettings,
   ...dialSettings,
   ...programSettings,
 });

@@ -18,6 +18,7 @@ const command = {
   key: "s/1",
   handId: "hand_1",
   timeoutMs: 0,
+  traceParent: "",
 };
 
 /** What the run asks for, in order; each answer is given by the test. */

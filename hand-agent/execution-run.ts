@@ -1,8 +1,15 @@
 /** Carries one call from its acceptance to its result: input, journal, hand, tool. */
 import { type Clock, within } from "../kit/clock.ts";
-import { messageOf } from "../kit/errors.ts";
+import { type FailureOrigin, messageOf, PARTS } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
+import {
+  formatTraceParent,
+  NO_TRACING,
+  parseTraceParent,
+  type TraceContext,
+  type Tracing,
+} from "../kit/trace.ts";
 import type { ExecutionResult } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Execution, ExecutionCommand } from "./execution.ts";
 import { notStarted, resultOfTool, unknownOutcome } from "./execution-results.ts";
@@ -18,6 +25,8 @@ export interface RunDeps {
   executeTool(request: ExecuteToolRequest): Promise<ToolResult>;
   clock: Clock;
   log: Logger;
+  /** Not set: contexts are passed on to processes, and no spans are made. */
+  tracing?: Tracing;
 }
 
 export interface RunOutcome {
@@ -47,6 +56,28 @@ export async function runExecution(
   command: ExecutionCommand,
   startInput: string,
 ): Promise<RunOutcome> {
+  const { tracing = NO_TRACING } = deps;
+  const span = tracing.start("execution", {
+    parent: parseTraceParent(command.traceParent),
+    kind: "server",
+    attributes: {
+      "gen_ai.tool.name": command.name,
+      "tendon.execution": command.key,
+      "tendon.hand_id": command.handId,
+    },
+  });
+  const outcome = await run(deps, execution, command, startInput, span.context);
+  span.end(failureOf(outcome.result));
+  return outcome;
+}
+
+async function run(
+  deps: RunDeps,
+  execution: Execution,
+  command: ExecutionCommand,
+  startInput: string,
+  trace: TraceContext | undefined,
+): Promise<RunOutcome> {
   let journalled = false;
   try {
     const input = execution.input === undefined ? startInput : await lateInput(deps, execution);
@@ -59,7 +90,7 @@ export async function runExecution(
     const live = await finding;
     if (execution.stopSignal.aborted)
       return { result: stoppedEarly(execution), journalled, leftProcesses: false };
-    const ended = await runTool(deps, execution, command, input, live);
+    const ended = await runTool(deps, execution, command, { input, live, trace });
     return { ...ended, journalled };
   } catch (error) {
     return { result: failedEarly(deps, error), journalled, leftProcesses: false };
@@ -81,12 +112,13 @@ async function runTool(
   deps: RunDeps,
   execution: Execution,
   { key, name, timeoutMs }: ExecutionCommand,
-  input: string,
-  live: LiveHand,
+  { input, live, trace }: { input: string; live: LiveHand; trace: TraceContext | undefined },
 ): Promise<Pick<RunOutcome, "result" | "leftProcesses">> {
   execution.running();
   const note = live.isNews ? RESUMED_NOTE : undefined;
   live.isNews = false;
+  const { tracing = NO_TRACING } = deps;
+  const span = tracing.start("process", { parent: trace, attributes: { "gen_ai.tool.name": name } });
   const running = deps.executeTool({
     hand: live.hand,
     state: live.tools,
@@ -94,6 +126,7 @@ async function runTool(
     name,
     input,
     timeoutMs,
+    ...(span.context && { traceParent: formatTraceParent(span.context) }),
     signal: execution.stopSignal,
     onOutput: (chunk) => {
       failpoint("agent.tool_running");
@@ -102,11 +135,23 @@ async function runTool(
   });
   const result = await orStuck(deps, execution, running);
   failpoint("agent.tool_ended");
-  if (result === "stuck") return { result: unknownOutcome(STUCK_TEXT), leftProcesses: true };
+  const ended =
+    result === "stuck"
+      ? unknownOutcome(STUCK_TEXT)
+      : resultOfTool(result, execution.spool?.endOffset ?? 0, note);
+  if (ended.exit !== undefined) span.set({ "process.exit.code": ended.exit.code });
+  span.end(failureOf(ended));
   return {
-    result: resultOfTool(result, execution.spool?.endOffset ?? 0, note),
-    leftProcesses: (result.leftProcesses?.length ?? 0) > 0,
+    result: ended,
+    leftProcesses: result === "stuck" || (result.leftProcesses?.length ?? 0) > 0,
   };
+}
+
+/** For spans: a tool that says no has failed in its sandbox. */
+function failureOf({ isError, failure }: ExecutionResult): FailureOrigin | undefined {
+  if (!isError) return undefined;
+  const part = PARTS.find((known) => known === failure?.part);
+  return { part: part ?? "sandbox", reason: failure?.reason || "TOOL_FAILED" };
 }
 
 /** A call that was told to end has a result even if its tool never comes back. */

@@ -14,6 +14,8 @@ export interface ExecutionCommand {
   readonly ownerNumber: bigint;
   readonly name: string;
   readonly timeoutMs: number;
+  /** W3C `traceparent` of what the call is a part of; empty for nothing. */
+  readonly traceParent: string;
 }
 
 export type ExecutionState =

@@ -225,6 +225,7 @@ export class Executions {
       ownerNumber: message.ownerNumber,
       name: message.name,
       timeoutMs: Number(message.timeoutMs),
+      traceParent: message.traceParent,
     };
     const { result, journalled, leftProcesses } = await runExecution(
       this.deps,

@@ -2,6 +2,7 @@
 import { resolve } from "node:path";
 import { BUILD } from "../kit/build.ts";
 import { systemClock } from "../kit/clock.ts";
+import { newId } from "../kit/ids.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
 import { runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
@@ -19,6 +20,7 @@ import { makeDrivers } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
 import { AgentRelays } from "./relay/agent-relays.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
+import { openTracing } from "./tracing.ts";
 
 /** Gives the exit code. */
 export async function handAgentProgram(): Promise<number> {
@@ -51,6 +53,7 @@ function invocation(): Invocation {
 
 async function run({ values }: HandAgentSettings, once: boolean): Promise<number> {
   const log = createLogger("hand-agent", values.TENDON_LOG_LEVEL);
+  const tracing = openTracing(values, { instanceId: newId("handAgent"), clock: systemClock, log });
   const agent = new HandAgent({
     url: values.TENDON_URL,
     joinToken: values.TENDON_JOIN_TOKEN,
@@ -66,6 +69,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     drivers: (dataDir, installationId) => driversOf(values, { dataDir, installationId, log }),
     clock: systemClock,
     log,
+    tracing,
   });
   const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = values;
   const hurry = () => agent.hurry();
@@ -75,6 +79,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     return 0;
   } finally {
     await agent.stop();
+    await tracing.stop();
   }
 }
 

@@ -6,6 +6,7 @@ import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { StartupError } from "../kit/program.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
+import type { Tracing } from "../kit/trace.ts";
 import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { MachineResources } from "../proto/gen/tendon/v1/hand_pb.js";
 import { carryOut } from "./commands.ts";
@@ -52,6 +53,8 @@ export interface HandAgentOptions {
   drivers(dataDir: string, installationId: () => string): Driver[];
   clock: Clock;
   log: Logger;
+  /** Not set: no spans are made. */
+  tracing?: Tracing;
   /** How long running calls may go on once the agent was told to stop. */
   drainMs?: number;
   /** Cut off from the server for so long, it ends what runs in its hands. Default: a day. */
@@ -165,7 +168,7 @@ export class HandAgent implements Service {
   }
 
   private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
-    const { clock, log, capacity, reaperPeriodMs } = this.options;
+    const { clock, log, capacity, reaperPeriodMs, tracing } = this.options;
     const journal = new Journal({ dataDir: dataDir.path, log, clock });
     const hands = new Hands({
       dataDir: dataDir.path,
@@ -185,6 +188,7 @@ export class HandAgent implements Service {
       leftProcesses,
       clock,
       log,
+      ...(tracing === undefined ? {} : { tracing }),
       dataDir: dataDir.path,
     });
     const transfers = new Transfers(hands, clock, log);

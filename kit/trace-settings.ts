@@ -10,7 +10,6 @@ export const tracingSettings = defineSettings({
   },
   TENDON_OTLP_HEADERS: {
     parse: text({ maxChars: 8192 }),
-    aliases: ["OTEL_EXPORTER_OTLP_HEADERS"],
     secret: true,
     help: "Headers for the receiver of spans: name=value, separated by commas, values percent-encoded.",
   },

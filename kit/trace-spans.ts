@@ -16,15 +16,6 @@ const KINDS: Readonly<Record<SpanKind, RecordedKind>> = {
   client: RecordedKind.CLIENT,
 };
 
-/** How much may wait for a receiver, and for how long, whoever exports: what comes beyond it is dropped (T3). */
-export const EXPORT_LIMITS = {
-  maxQueueSize: 2_048,
-  maxExportBatchSize: 512,
-  scheduledDelayMillis: 1_000,
-  exportTimeoutMillis: 3_000,
-  timeoutMs: 2_500,
-} as const;
-
 /** Contexts are passed by hand, never by the call stack: a program's steps outlive the calls that began them. */
 export function spansOf(tracer: Tracer, stop: () => Promise<void>): Tracing {
   return {

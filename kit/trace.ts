@@ -102,3 +102,12 @@ export const NO_TRACING: Tracing = {
 export function failureAttributes({ part, reason }: FailureOrigin): SpanAttributes {
   return { "error.type": reason, "tendon.failure.part": part, "tendon.failure.reason": reason };
 }
+
+/** How much may wait for a receiver, and for how long, whoever exports: what comes beyond it is dropped (T3). */
+export const EXPORT_LIMITS = {
+  maxQueueSize: 2_048,
+  maxExportBatchSize: 512,
+  scheduledDelayMillis: 1_000,
+  exportTimeoutMillis: 3_000,
+  timeoutMs: 2_500,
+} as const;

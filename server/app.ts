@@ -10,6 +10,7 @@ import type { Logger } from "../kit/log.ts";
 import { HealthState } from "../kit/rpc/health.ts";
 import { bindService } from "../kit/rpc/service.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
+import type { Tracing } from "../kit/trace.ts";
 import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
@@ -54,6 +55,7 @@ export interface AppDeps {
   readonly signingKey: SigningKey;
   /** What this replica shows the others; undefined: it reaches none. */
   readonly peerKey: string | undefined;
+  readonly tracing: Tracing;
   /** How often the credential of an open stream is looked at again; the promise is 60 s with the key cache. */
   readonly recheckEveryMs?: number;
 }
@@ -90,7 +92,12 @@ export function createApp(deps: AppDeps): App {
     services: areas.flatMap(({ services = [] }) => services),
     health,
     fallback: router.handle,
-    interceptors: createInterceptors({ ...authenticateDeps, authenticator, observer: metrics.calls }),
+    interceptors: createInterceptors({
+      ...authenticateDeps,
+      authenticator,
+      observer: metrics.calls,
+      tracing: deps.tracing,
+    }),
     log,
     clock,
   });
@@ -175,6 +182,7 @@ function createAreas(deps: AreaDeps): Area[] {
     proxies: proxy.directory,
     replicaId,
     leaseTtlMs: config.TENDON_LEASE_TTL_MS,
+    tracing: deps.tracing,
     clock,
     log,
   });

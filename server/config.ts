@@ -8,6 +8,7 @@ import {
   type SettingValues,
 } from "../kit/settings/settings.ts";
 import { programSettings } from "../kit/settings/shared-settings.ts";
+import { tracingSettings } from "../kit/trace-settings.ts";
 
 export const serverSettings = defineSettings({
   TENDON_PORT: { parse: port(), default: 7400, help: "The one TCP port for everything; 0 takes a free one." },
@@ -80,6 +81,7 @@ export const serverSettings = defineSettings({
     default: "process",
     help: "Hand-agent driver of environments that name none.",
   },
+  ...tracingSettings,
   ...programSettings,
 });
 

@@ -20,6 +20,7 @@ import { startupFailure, withOwnLine } from "./startup-failure.ts";
 import { createHintListener } from "./store/postgres/head-hints.ts";
 import { createPostgresStore } from "./store/postgres/store.ts";
 import type { Store } from "./store/store.ts";
+import { openTracing } from "./tracing.ts";
 
 export interface ServerOptions {
   readonly config: ServerConfig;
@@ -88,6 +89,8 @@ export class Server implements Service {
     const dataDir = resolve(config.TENDON_DATA_DIR);
     await mkdir(dataDir, { recursive: true, mode: 0o700 });
     const { signal } = this.giveUp;
+    const tracing = await openTracing(config, this.replicaId, log);
+    this.undo.push(() => tracing.stop());
     const database = await openDatabase({ ...config, TENDON_DATA_DIR: dataDir }, this.clock, log, signal);
     this.undo.push(() => database.close());
     void database.lost.then(this.reportLost);
@@ -117,6 +120,7 @@ export class Server implements Service {
       destroyPeer: (peer) => void this.listener?.destroyPeer(peer),
       signingKey,
       peerKey,
+      tracing,
     });
     measure(app, database);
     await this.run(app.parts);

@@ -2,9 +2,9 @@
 import { BUILD } from "../kit/build.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
-import { NO_TRACING, type Tracing } from "../kit/trace.ts";
+import { EXPORT_LIMITS, NO_TRACING, type Tracing } from "../kit/trace.ts";
 import { type TracingSettings, traceTarget } from "../kit/trace-settings.ts";
-import { EXPORT_LIMITS, spansOf } from "../kit/trace-spans.ts";
+import { spansOf } from "../kit/trace-spans.ts";
 
 /** Throws an Error for headers that are none. A receiver that is away is told to the log, and stops nothing. */
 export async function openTracing(

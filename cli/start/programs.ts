@@ -13,11 +13,18 @@ export interface ProgramVariables {
 
 const PROXIES = ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
 const EVERY = ["TENDON_LOG_LEVEL", "TENDON_LIFELINE_FD", "TENDON_FAILPOINTS"];
+const TRACING = [
+  "TENDON_OTLP_ENDPOINT",
+  "OTEL_EXPORTER_OTLP_ENDPOINT",
+  "TENDON_TRACE_RATIO",
+  "OTEL_TRACES_SAMPLER_ARG",
+];
 
 export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> = {
   server: {
     plain: [
       ...EVERY,
+      ...TRACING,
       "TENDON_PORT",
       "TENDON_HOST",
       "TENDON_DATA_DIR",
@@ -33,12 +40,13 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_PROVISION_TIMEOUT_MS",
       "TENDON_DEFAULT_DRIVER",
     ],
-    secret: ["TENDON_DATABASE_URL", "TENDON_DATABASE_LISTEN_URL", "TENDON_ADMIN_KEY"],
+    secret: ["TENDON_DATABASE_URL", "TENDON_DATABASE_LISTEN_URL", "TENDON_ADMIN_KEY", "TENDON_OTLP_HEADERS"],
   },
   harness: {
     plain: [
       ...EVERY,
       ...PROXIES,
+      ...TRACING,
       "TENDON_URL",
       "TENDON_CA_FILE",
       "TENDON_HARNESS_CAPACITY",
@@ -51,7 +59,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_EXTERNAL_LOOP_PROCESSES",
       "ANTHROPIC_BASE_URL",
     ],
-    secret: ["TENDON_HARNESS_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"],
+    secret: ["TENDON_HARNESS_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "TENDON_OTLP_HEADERS"],
   },
   "mcp-proxy": {
     plain: [
@@ -70,6 +78,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
     plain: [
       ...EVERY,
       ...PROXIES,
+      ...TRACING,
       "TENDON_URL",
       "TENDON_CA_FILE",
       "TENDON_HAND_AGENT_DATA_DIR",
@@ -83,7 +92,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "DOCKER_TLS_VERIFY",
       "DOCKER_CERT_PATH",
     ],
-    secret: ["TENDON_JOIN_TOKEN"],
+    secret: ["TENDON_JOIN_TOKEN", "TENDON_OTLP_HEADERS"],
   },
 };
 

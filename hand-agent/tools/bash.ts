@@ -58,6 +58,7 @@ async function runCommand(
   const collector = new OutputCollector(call.hand, call.callId);
   const result = await call.state.shell.run({
     callId: call.callId,
+    traceParent: call.traceParent,
     command,
     timeoutMs,
     signal: call.signal,

@@ -17,6 +17,8 @@ export interface ExecuteToolRequest {
   readonly input: string;
   /** 0: the tool's default. At most 24 h. */
   readonly timeoutMs: number;
+  /** W3C `traceparent` for what the call starts. */
+  readonly traceParent?: string | undefined;
   /** Cancels the call. The result then says what was done about its processes. */
   readonly signal: AbortSignal;
   readonly onOutput: (chunk: Uint8Array) => void | Promise<void>;
@@ -40,6 +42,7 @@ export async function executeTool(request: ExecuteToolRequest): Promise<ToolResu
       callId: request.callId,
       input: parseInput(name, request.input),
       timeoutMs: Math.min(Math.max(0, request.timeoutMs), MAX_TIMEOUT_MS),
+      traceParent: request.traceParent,
       signal: request.signal,
       onOutput: request.onOutput,
       clock: state.clock,

@@ -22,6 +22,7 @@ export type LiveEnd =
 
 export interface LiveCall {
   readonly callId: string;
+  readonly traceParent?: string | undefined;
   readonly command: string;
   /** Where its output goes. */
   readonly pipe: string;
@@ -50,6 +51,8 @@ export class LiveShell {
   private readonly over: Promise<{ code?: number; reason?: string }>;
   private current: Current | undefined;
   private calls = 0;
+  /** The call before had a TRACEPARENT. */
+  private wasTraced = false;
   private complaints: string[] = [];
   private isDeaf = false;
 
@@ -99,7 +102,9 @@ export class LiveShell {
     const { current } = this;
     if (current) void this.over.then((end) => current.resolve(this.endOf(current, end)));
     if (this.modes) {
-      const script = callScript(this.tokens, this.modes, { ...call, number: this.calls });
+      const { traceParent = this.wasTraced ? "" : undefined } = call;
+      this.wasTraced = call.traceParent !== undefined;
+      const script = callScript(this.tokens, this.modes, { ...call, traceParent, number: this.calls });
       this.process.write(script).catch(() => {}); // `over` tells
     }
     const end = await ended;

@@ -42,6 +42,8 @@ export interface ScriptedCall {
   /** Counts up within one shell, from 1. */
   readonly number: number;
   readonly callId: string;
+  /** Undefined: what the shell has of it stays. */
+  readonly traceParent?: string | undefined;
   readonly command: string;
   /** Where its output goes. */
   readonly pipe: string;
@@ -71,8 +73,9 @@ export function openingScript(tokens: ShellTokens): string {
 export function callScript(tokens: ShellTokens, modes: ShellModes, call: ScriptedCall): string {
   const begin = isPlain(modes) ? '"$TENDON_B"' : quote(beginning(tokens, modes));
   const redirect = `</dev/null ${MARK_FD}>${quote(call.pipe)} >&${CONTROL_FD} 2>&1 ${CONTROL_FD}>&-`;
+  const trace = call.traceParent === undefined ? "" : ` TRACEPARENT=${quote(call.traceParent)}`;
   return [
-    `\\export TENDON_CALL_ID=${quote(call.callId)}`,
+    `\\export TENDON_CALL_ID=${quote(call.callId)}${trace}`,
     `\\eval ${begin}${quote(`\n${call.command}`)} ${redirect}`,
     ending(tokens, call.number),
   ].join("\n");

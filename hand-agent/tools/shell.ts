@@ -25,6 +25,8 @@ const READ_BYTES_PER_MS = 100;
 
 export interface ShellCall {
   readonly callId: string;
+  /** Stands in the command's environment as TRACEPARENT. */
+  readonly traceParent?: string | undefined;
   readonly command: string;
   readonly timeoutMs: number;
   readonly signal: AbortSignal;

@@ -11,6 +11,8 @@ export interface ToolCall {
   readonly input: Readonly<Record<string, unknown>>;
   /** The caller's bound; 0 leaves it to the tool. */
   readonly timeoutMs: number;
+  /** W3C `traceparent`, for the environment of what the call starts. */
+  readonly traceParent?: string | undefined;
   readonly signal: AbortSignal;
   /** Output while it comes, as raw bytes. The tool reads on when the promise resolves. */
   readonly onOutput: (chunk: Uint8Array) => void | Promise<void>;

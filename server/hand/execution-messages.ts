@@ -5,7 +5,8 @@ import type { AgentMessage } from "./agent-link.ts";
 /** Larger inputs go on the execution's own stream. */
 export const MAX_INLINE_INPUT_BYTES = 256 * 1024;
 
-export function startMessage(execution: ExecutionRecord): AgentMessage {
+/** `traceParent`: under what the call runs; unknown, and empty, where it is sent again. */
+export function startMessage(execution: ExecutionRecord, traceParent = ""): AgentMessage {
   const inputBytes = Buffer.byteLength(execution.input);
   const inline = inputBytes <= MAX_INLINE_INPUT_BYTES;
   return {
@@ -18,6 +19,7 @@ export function startMessage(execution: ExecutionRecord): AgentMessage {
       input: inline ? execution.input : "",
       inputBytes: inline ? 0n : BigInt(inputBytes),
       timeoutMs: BigInt(execution.timeoutMs),
+      traceParent,
     },
   };
 }

@@ -34,6 +34,8 @@ export interface CallOrder {
   /** Who operates on a session's hand, and why. */
   readonly operator: { readonly actor: string; readonly reason: string } | undefined;
   readonly fromOffset: number;
+  /** W3C `traceparent` of what the call is a part of; empty for nothing. */
+  readonly traceParent?: string;
   /** A slot that the session does not declare gets no new hand. */
   readonly declaredSlotsOnly: boolean;
 }
@@ -104,6 +106,7 @@ export class Executor implements HandLinkParts {
   async sendKnown(
     { call, lease }: ClaimedCall,
     mayUse: (workspaceId: string) => boolean,
+    traceParent = "",
   ): Promise<Sent | undefined> {
     const hand = this.knownHands.find(call.sessionId, call.slot);
     if (hand === undefined || !mayUse(hand.workspaceId)) return undefined;
@@ -120,7 +123,7 @@ export class Executor implements HandLinkParts {
       this.knownHands.forget(call.sessionId, call.slot);
       return undefined;
     }
-    return this.afterBind({ kind: "bound", execution, advance: undefined }, link);
+    return this.afterBind({ kind: "bound", execution, advance: undefined }, link, traceParent);
   }
 
   /** The call's output and its one result. */
@@ -204,7 +207,7 @@ export class Executor implements HandLinkParts {
         lease,
         event,
       });
-      const sent = this.afterBind(bound, link);
+      const sent = this.afterBind(bound, link, order.traceParent);
       if (sent !== undefined) {
         if (call.answersToolUse && order.handId === "") this.knownHands.remember(hand);
         return sent;
@@ -221,14 +224,14 @@ export class Executor implements HandLinkParts {
   }
 
   /** Undefined: look for the hand again. */
-  private afterBind(bound: Bound, link: AgentLink): Sent | undefined {
+  private afterBind(bound: Bound, link: AgentLink, traceParent = ""): Sent | undefined {
     switch (bound.kind) {
       case "bound": {
         failpoint("server.bound");
         this.conclusions.announce(bound.advance);
         const live = this.hub.enter(bound.execution);
         // A link that has just ended is followed by a greeting, which sends what the agent's journal lacks.
-        if (!link.post(startMessage(bound.execution))) this.redispatch(bound.execution);
+        if (!link.post(startMessage(bound.execution, traceParent))) this.redispatch(bound.execution);
         return { kind: "follow", execution: bound.execution, attached: false, live };
       }
       case "exists":

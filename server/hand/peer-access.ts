@@ -1,6 +1,10 @@
 /** What other replicas may do with the agents that are connected here, and with nothing else: one hop at most. */
 import { TendonError } from "../../kit/errors.ts";
-import type { CommandResult, ConnectResponse } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type {
+  CommandResult,
+  ConnectResponse,
+  StartExecution,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { ForwardTransferRequest } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { HandsForPeers } from "../ports/peers.ts";
 import type { TransferPart } from "../ports/transfers.ts";
@@ -50,7 +54,7 @@ export class PeerAccess implements HandsForPeers {
       case "park":
         return connection.command(kind, timeoutMs);
       case "startExecution":
-        await this.start(connection, kind.value.executionKey);
+        await this.start(connection, kind.value);
         return undefined;
       case "stopExecution":
       case "ownerChanged":
@@ -62,7 +66,10 @@ export class PeerAccess implements HandsForPeers {
   }
 
   /** The call is taken from the store, which says where it is bound: the other replica's word is not needed. */
-  private async start(connection: AgentConnection, executionKey: string): Promise<void> {
+  private async start(
+    connection: AgentConnection,
+    { executionKey, traceParent }: Pick<StartExecution, "executionKey" | "traceParent">,
+  ): Promise<void> {
     const execution = await this.deps.store.executions.find(executionKey);
     const { handAgentId, journalId } = connection;
     if (execution?.handAgentId !== handAgentId || execution.journalId !== journalId) {
@@ -70,7 +77,7 @@ export class PeerAccess implements HandsForPeers {
     }
     if (execution.result !== undefined) return;
     this.forwarded.add(this.hub.enter(execution));
-    if (!connection.post(startMessage(execution))) throw notHeld(handAgentId);
+    if (!connection.post(startMessage(execution, traceParent))) throw notHeld(handAgentId);
   }
 
   async *transfer(

@@ -5,6 +5,7 @@ import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import { HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type {
   CancelExecutionRequest,
@@ -93,13 +94,15 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     const { orders, executor } = this.parts;
     const principal = principalOf(context);
     const claimed = orders.claimed(request);
-    const sent = claimed && (await executor.sendKnown(claimed, (id) => maySee(principal, id)));
+    const trace = traceOf(context);
+    const traceParent = trace === undefined ? "" : formatTraceParent(trace);
+    const sent = claimed && (await executor.sendKnown(claimed, (id) => maySee(principal, id), traceParent));
     if (sent !== undefined) {
       yield* executor.watch(sent, Number(request.fromOffset), context.signal);
       return;
     }
     const { order, existing } = await orders.order(request, principal);
-    yield* executor.run(order, existing, context.signal);
+    yield* executor.run({ ...order, traceParent }, existing, context.signal);
   }
 
   async cancelExecution(request: CancelExecutionRequest, context: RpcContext) {

@@ -13,6 +13,7 @@ import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { Tracing } from "../../kit/trace.ts";
 import { LeaseProofSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import { ToolDescriptionSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { AssignmentSchema, SlotToolsSchema } from "../../proto/gen/tendon/v1/harness_service_pb.js";
@@ -37,6 +38,7 @@ import {
 import { deathsOf, giveUpEvents, rescheduledEvent } from "./outcomes.ts";
 import { answerOverdue, type OverdueDeps } from "./overdue-answers.ts";
 import { choose, chooseToEmpty, isPoison, mustRunAlone, roomsOf } from "./rules.ts";
+import { traceAssignment } from "./trace-assignment.ts";
 
 export interface DispatcherDeps {
   readonly leases: LeaseStore;
@@ -48,6 +50,7 @@ export interface DispatcherDeps {
   readonly proxies: ProxyDirectory;
   readonly replicaId: string;
   readonly leaseTtlMs: number;
+  readonly tracing: Tracing;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -297,6 +300,7 @@ export class Dispatcher implements Service {
       const session = this.hold(connection, lease, assignment.tail.at(-1)?.position ?? 0n);
       session.tokenIssuedAtMs = this.deps.clock.nowMs();
       connection.send({ case: "assignment", value: assignment });
+      traceAssignment(this.deps.tracing, lease, assignment.tail);
     } catch (error) {
       this.deps.log.warn(
         { sessionId: lease.sessionId, error: messageOf(error) },

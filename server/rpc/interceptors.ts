@@ -8,9 +8,11 @@ import { createContextKey } from "../../kit/rpc/context.ts";
 import type { CallEnd, RpcInterceptor } from "../../kit/rpc/pipeline.ts";
 import { methodPath } from "../../kit/rpc/service.ts";
 import { validationInterceptor } from "../../kit/rpc/validation.ts";
+import type { Tracing } from "../../kit/trace.ts";
 import { actorOf, principalOf } from "../ports/principal.ts";
 import { type AuthenticateDeps, type Authenticator, authenticateInterceptor } from "./authenticate.ts";
 import { authorise, isOpen } from "./policy.ts";
+import { traceInterceptor } from "./trace-calls.ts";
 
 /** Told once a call. */
 export interface CallObserver {
@@ -21,12 +23,14 @@ export interface CallObserver {
 export interface InterceptorDeps extends AuthenticateDeps {
   readonly authenticator: Authenticator;
   readonly observer: CallObserver;
+  readonly tracing: Tracing;
 }
 
-/** Request id, log and metrics → who → may they → is the request well formed. */
+/** Request id, log, metrics and trace → who → may they → is the request well formed. */
 export function createInterceptors(deps: InterceptorDeps): RpcInterceptor[] {
   return [
     observeInterceptor(deps.observer, deps.clock, deps.log),
+    traceInterceptor(deps.tracing),
     authenticateInterceptor(deps, deps.authenticator),
     policyInterceptor(),
     validationInterceptor(),

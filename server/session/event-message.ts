@@ -26,6 +26,7 @@ export function toEventMessage(record: EventRecord, withInternal: boolean): Even
   if (record.processedAt) event.processedAt = timestampFromDate(record.processedAt);
   if (withInternal) {
     event.internal = record.internal ?? "";
+    event.traceParent = record.traceParent ?? "";
     if (record.internalOmitted) event.internalOmitted = toOmitted(record.internalOmitted);
   }
   return event;

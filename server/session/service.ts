@@ -9,6 +9,7 @@ import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
+import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import type {
   ArchiveSessionRequest,
   CreateSessionRequest,
@@ -104,7 +105,8 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const principal = principalOf(context);
     const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
     const wanted = await newSession(this.deps, request, principal, workspaceId);
-    return this.changed(await this.deps.sessions.create(wanted));
+    const made = await this.deps.sessions.create(wanted);
+    return this.changed(await traced(this.deps.events, made, traceParentOf(context)));
   }
 
   async getSession({ sessionId }: GetSessionRequest, context: RpcContext) {
@@ -228,6 +230,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       authority,
       expectedPosition,
       lease: lease && { leaseId: lease.leaseId, epoch: lease.epoch },
+      traceParent: authority === "client" ? traceParentOf(context) : undefined,
     };
     const appended =
       authority === "client"
@@ -398,4 +401,20 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     checkMaySee(principalOf(context), sessionId, record);
     return record;
   }
+}
+
+/** The first events of a session come with the trace of the call that made it. */
+async function traced(
+  events: EventStore,
+  made: ChangedSession,
+  traceParent: string | undefined,
+): Promise<ChangedSession> {
+  const { session, appended } = made;
+  if (appended === undefined || traceParent === undefined) return made;
+  return { session, appended: await events.keepTrace(session.sessionId, appended, traceParent) };
+}
+
+function traceParentOf(context: RpcContext): string | undefined {
+  const trace = traceOf(context);
+  return trace && formatTraceParent(trace);
 }

@@ -29,6 +29,8 @@ export interface AppendRequest {
   readonly expectedPosition?: bigint | undefined;
   /** Must be the session's newest lease, whoever appends. */
   readonly lease?: { readonly leaseId: string; readonly epoch: bigint } | undefined;
+  /** W3C `traceparent` of the call, to be kept beside the events; a part of neither them nor their comparison. */
+  readonly traceParent?: string | undefined;
 }
 
 export interface AppendReceipt {
@@ -62,6 +64,8 @@ export interface EventRecord {
   readonly internalOmitted: OmittedRecord | undefined;
   /** When a brain took it in. */
   readonly processedAt: Date | undefined;
+  /** Only with `internal`: the trace that it came with. */
+  readonly traceParent?: string | undefined;
   /** Lower-case hex; undefined in a session that is not tamper-evident, or when it was not asked for. */
   readonly hash?: string | undefined;
   /** Of an `internal` that is not shown; only beside `hash`. */
@@ -111,6 +115,8 @@ export interface EventStore {
    * its call, UNAVAILABLE when the outcome is unknown.
    */
   append(request: AppendRequest): Promise<Appended>;
+  /** The same for events that were appended in another way: keeps their trace, and says so in what was added. */
+  keepTrace(sessionId: string, appended: Appended, traceParent: string): Promise<Appended>;
   read(request: ReadRequest): Promise<EventSlice>;
   positionOf(sessionId: string, eventId: string): Promise<number | undefined>;
   /** Position of the first event of one of these types, in the direction of the slice; undefined when it has none. */

@@ -10,6 +10,7 @@ import { brains } from "./0008-brains.ts";
 import { handLives } from "./0009-hand-lives.ts";
 import { memory } from "./0010-memory.ts";
 import { threads } from "./0011-threads.ts";
+import { traces } from "./0012-traces.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -26,4 +27,5 @@ export const migrations: readonly Migration[] = [
   handLives,
   memory,
   threads,
+  traces,
 ];

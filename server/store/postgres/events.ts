@@ -1,4 +1,5 @@
 import type {
+  Appended,
   EventRecord,
   EventSlice,
   EventStore,
@@ -8,6 +9,7 @@ import type {
   SessionHead,
 } from "../events.ts";
 import { AppendQueue, type AppendQueueOptions } from "./append-queue.ts";
+import { keepTrace, withTrace } from "./event-traces.ts";
 import { encodeHints, HINT_CHANNEL } from "./head-hints.ts";
 import type { Pool } from "./pool.ts";
 
@@ -20,7 +22,12 @@ const OMITTED_PART = 64;
 export function createEventStore(pool: Pool, options: AppendQueueOptions = {}): EventStore {
   const queue = new AppendQueue(pool, options);
   return {
-    append: (request) => queue.append(request),
+    async append(request) {
+      const appended = await queue.append(request);
+      if (request.traceParent === undefined) return appended;
+      return keepTraceOf(pool, request.sessionId, appended, request.traceParent);
+    },
+    keepTrace: (sessionId, appended, traceParent) => keepTraceOf(pool, sessionId, appended, traceParent),
     read: (request) => read(pool, request),
     async positionOf(sessionId, eventId) {
       const { rows } = await pool.query<{ position: number }>(
@@ -61,6 +68,21 @@ export function createEventStore(pool: Pool, options: AppendQueueOptions = {}): 
   };
 }
 
+async function keepTraceOf(
+  pool: Pool,
+  sessionId: string,
+  appended: Appended,
+  traceParent: string,
+): Promise<Appended> {
+  const eventIds = appended.added.map(({ id }) => id);
+  if (eventIds.length === 0) return appended;
+  // The events are in the log: a trace that cannot be kept is no failure of theirs.
+  return keepTrace(pool, sessionId, eventIds, traceParent).then(
+    () => withTrace(appended, traceParent),
+    () => appended,
+  );
+}
+
 interface EventRow {
   position: number;
   event_id: string;
@@ -74,6 +96,7 @@ interface EventRow {
   internal_size: number | null;
   internal_sha256: string | null;
   processed_at: Date | null;
+  trace_parent: string | null;
   hash: string | null;
   hidden_sha256: string | null;
   found: number;
@@ -109,7 +132,8 @@ function readStatement(request: ReadRequest): string {
     select position, event_id, type, thread_id, created_at, found, payload_size, ${inline("payload")},
       internal_size, ${inline("internal")}, ${hashes}
       (select m.created_at from consumed_inputs c join events m on m.session_id = c.session_id and m.position = c.position
-         where c.session_id = $1 and c.event_id = sized.event_id) as processed_at
+         where c.session_id = $1 and c.event_id = sized.event_id) as processed_at,
+      ${withInternal ? TRACE_PARENT : "null::text"} as trace_parent
     from (
       select *, count(*) over () as found,
           sum(case when payload_size <= $6 then payload_size else payload_size / ${OMITTED_PART} end
@@ -132,6 +156,9 @@ function readStatement(request: ReadRequest): string {
     order by position ${order}`;
 }
 
+const TRACE_PARENT =
+  "(select trace_parent from event_traces t where t.session_id = $1 and t.event_id = sized.event_id)";
+
 /** Of the slice, and of what it is cut from. */
 function hashesOf(withInternal: boolean): [string, string] {
   if (withInternal) return ["encode(hash, 'hex') as hash,", ", hash"];
@@ -151,6 +178,7 @@ function toRecord(row: EventRow): EventRecord {
     internal: row.internal ?? undefined,
     internalOmitted: omitted(row.internal_size, row.internal_sha256),
     processedAt: row.processed_at ?? undefined,
+    ...(row.trace_parent !== null && { traceParent: row.trace_parent }),
     hash: row.hash ?? undefined,
     internalSha256: row.hidden_sha256 ?? undefined,
   };
