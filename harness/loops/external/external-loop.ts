@@ -52,7 +52,7 @@ async function step(
   }
   const start = async () => {
     const whole = { name, argv: program.argv, environment: { ...environment, ...program.environment } };
-    return new ExternalChild(await LoopProcess.start(whole, clock, turn.log), clock);
+    return new ExternalChild(LoopProcess.start(whole, clock, turn.log), clock);
   };
   const setting = { keeper: `external:${name}`, model: turn.agent.spec?.model?.id ?? "" };
   try {

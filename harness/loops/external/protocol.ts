@@ -83,7 +83,8 @@ export function helloLine({ agent, sessionId, tools }: LoopTurn, model: string):
 export function eventLine(event: Event, keeper: string): string {
   const { id, position, type, payload, internal } = event;
   const kept = keptBy(internal, keeper);
-  const head = `"id":${JSON.stringify(id)},"position":${position},"type":${JSON.stringify(type)}`;
+  // The type comes first, for programs that look at a line's beginning alone.
+  const head = `"type":${JSON.stringify(type)},"id":${JSON.stringify(id)},"position":${position}`;
   const more = kept === undefined ? "" : `,"kept":${JSON.stringify(kept)}`;
   // A payload that is written over several lines would be several lines here.
   const body = /[\r\n]/.test(payload) ? JSON.stringify(parseObject(payload)) : (objectText(payload) ?? "{}");
