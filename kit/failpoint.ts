@@ -45,6 +45,12 @@ export const FAILPOINTS = [
   "server.hand_made",
   /** A tamper-evident session has come to rest, which is in its log; nothing is signed. */
   "server.before_checkpoint",
+  /** A proxy may refresh a token; it has not asked for the new one. */
+  "proxy.refresh_claimed",
+  /** The new token has come; it is not stored. */
+  "proxy.token_refreshed",
+  /** It is stored; nobody uses it yet. */
+  "proxy.token_stored",
   /** A call has come that the agent did not know. */
   "agent.start_received",
   /** It is on disk; nothing has run. */

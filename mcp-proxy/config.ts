@@ -1,7 +1,8 @@
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
-import { port, text, url } from "../kit/settings/parsers.ts";
+import { list, oneOf, port, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type SettingValues } from "../kit/settings/settings.ts";
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
+import { denyEntry } from "./outbound/deny-list.ts";
 
 export const proxySettings = defineSettings({
   TENDON_URL: {
@@ -29,10 +30,29 @@ export const proxySettings = defineSettings({
     parse: url(["http", "https"]),
     help: "URL that harnesses are told, when it is not made of host and port: behind a load balancer, for one.",
   },
+  TENDON_PROXY_SEALING_KEYS: {
+    parse: text({ maxChars: 32_768 }),
+    secret: true,
+    help: "The keys themselves, from a secret store, in place of TENDON_PROXY_SEALING_KEY_FILE: JSON in one line of a private P-256 JWK, or of a JWK set with the newest first.",
+  },
   TENDON_PROXY_SEALING_KEY_FILE: {
     parse: text(),
     default: ".tendon/proxy-sealing.key",
-    help: "File with the key that secrets are sealed to; made with mode 0600 when there is none. Nothing else may read it.",
+    help: "File with the keys that secrets are sealed to; made with mode 0600 when there is none. Nothing else may read it.",
+  },
+  TENDON_PROXY_DESTINATIONS: {
+    parse: oneOf(["changeable", "fixed"]),
+    default: "changeable",
+    help: "Whether a credential may get another destination without its secret being entered again: changeable or fixed.",
+  },
+  TENDON_PROXY_DENY: {
+    parse: list(denyEntry()),
+    default: [],
+    help: "What the proxy must not reach: host names, *.domains, addresses and networks (10.0.0.0/8), each with :port or without, separated by commas.",
+  },
+  TENDON_PROXY_UPSTREAM_CA_FILE: {
+    parse: text(),
+    help: "Certificates (PEM) to trust for MCP servers, token endpoints and git hosts, besides the system's.",
   },
   ...dialSettings,
   ...programSettings,

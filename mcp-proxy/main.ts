@@ -9,16 +9,19 @@ import { runMain, runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { type ProxyConfig, proxySettings, readConfig } from "./config.ts";
 import { type Inbound, listenInbound } from "./inbound.ts";
-import { loadOrCreateSealingKey, type SealingKeyPair } from "./sealing-key.ts";
+import { createParts, type ProxyParts } from "./parts.ts";
+import { addSealingKey, loadSealingKeys, type SealingKeys } from "./sealing-key.ts";
 import { ServerLink } from "./server-link.ts";
 
 const NAME = "tendon-mcp-proxy";
 const PROTOCOL_VERSION = 1;
-const OPTIONS = ["--print-config", "--help", "--version"];
+const OPTIONS = ["--new-sealing-key", "--print-config", "--help", "--version"];
 const HELP = `The proxy: opens sealed credentials towards MCP servers, git and APIs; dials the server
 
 Usage: tendon mcp-proxy [options]
-  --print-config   shows the settings and where each comes from, without secrets
+  --new-sealing-key  puts a new key in front of those of TENDON_PROXY_SEALING_KEY_FILE, and ends; then start the proxies
+                     again: what is sealed to the older keys is sealed to it within minutes
+  --print-config     shows the settings and where each comes from, without secrets
   --help, --version
 
 `;
@@ -29,6 +32,7 @@ class ProxyProgram implements Service {
   private readonly config: ProxyConfig;
   private readonly log: Logger;
   private inbound: Inbound | undefined;
+  private parts: ProxyParts | undefined;
   private link: ServerLink | undefined;
   private disconnect = () => {};
 
@@ -39,7 +43,7 @@ class ProxyProgram implements Service {
 
   async start(): Promise<void> {
     const { config, log } = this;
-    const key = await loadOrCreateSealingKey(config.TENDON_PROXY_SEALING_KEY_FILE);
+    const keys = await loadSealingKeys(sealingKeySource(config));
     this.inbound = await listenInbound(
       config.TENDON_PROXY_HOST,
       config.TENDON_PROXY_PORT,
@@ -53,25 +57,41 @@ class ProxyProgram implements Service {
       proxy: { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY },
     });
     this.disconnect = () => connection.close();
-    this.link = new ServerLink({ connection, hello: hello(url, key), clock: systemClock, log });
+    this.parts = createParts({ config, keys, connection, port: this.inbound.port, clock: systemClock, log });
+    await this.parts.start();
+    this.link = new ServerLink({
+      connection,
+      hello: hello(url, keys),
+      asks: this.parts.asks,
+      onWelcome: (welcome) => this.parts?.welcomed(welcome),
+      // Nothing is kept open for a session yet.
+      onForgetSession: () => {},
+      clock: systemClock,
+      log,
+    });
     await this.link.start();
-    log.info({ url, keyId: key.keyId }, "the proxy listens");
+    log.info({ url, keyId: keys[0].keyId, keys: keys.length }, "the proxy listens");
   }
 
   async stop(): Promise<void> {
     await this.link?.stop();
+    await this.parts?.stop();
     this.disconnect();
     await this.inbound?.close();
   }
 }
 
-function hello(url: string, { keyId, publicJwk }: SealingKeyPair) {
+function sealingKeySource(config: ProxyConfig) {
+  return { text: config.TENDON_PROXY_SEALING_KEYS, path: config.TENDON_PROXY_SEALING_KEY_FILE };
+}
+
+function hello(url: string, keys: SealingKeys) {
   return {
     instanceId: newId("proxy"),
     protocolVersion: PROTOCOL_VERSION,
     build: BUILD,
     url,
-    sealingKeys: [{ keyId, publicJwk }],
+    sealingKeys: keys.map(({ keyId, publicJwk }) => ({ keyId, publicJwk })),
   };
 }
 
@@ -83,6 +103,15 @@ async function main(): Promise<number | undefined> {
   if (args.includes("--help")) return print(HELP + settingsHelp(proxySettings));
   const settings = readConfig();
   if (args.includes("--print-config")) return print(printConfig(settings));
+  if (args.includes("--new-sealing-key")) {
+    if (settings.values.TENDON_PROXY_SEALING_KEYS !== undefined)
+      throw new StartupError(
+        "the keys come from TENDON_PROXY_SEALING_KEYS: add a new one there, in front",
+        2,
+      );
+    const [{ keyId }] = await addSealingKey(settings.values.TENDON_PROXY_SEALING_KEY_FILE);
+    return print(`New sealing key: ${keyId}`);
+  }
   const log = createLogger(NAME, settings.values.TENDON_LOG_LEVEL);
   const { TENDON_LIFELINE_FD: lifelineFd, TENDON_FAILPOINTS: failpoints } = settings.values;
   const service = new ProxyProgram(settings.values, log);

@@ -1,11 +1,11 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { eventually } from "../test/kit/eventually.ts";
-import { loadOrCreateSealingKey } from "./sealing-key.ts";
+import { addSealingKey, loadSealingKeys } from "./sealing-key.ts";
 
 const PROGRAM = fileURLToPath(new URL("../dist/mcp-proxy.mjs", import.meta.url));
 let folder = "";
@@ -44,25 +44,47 @@ function startProxy(environment: Record<string, string> = {}) {
   return { exit, stderr: () => stderr };
 }
 
-describe("the sealing key", () => {
-  test("is made once, readable by its owner alone, and is the same afterwards", async () => {
+describe("the sealing keys", () => {
+  const inFile = (path: string) => loadSealingKeys({ text: undefined, path });
+
+  test("are made once, readable by their owner alone, and are the same afterwards", async () => {
     const path = join(folder, "keys", "sealing.key");
-    const [first, second] = await Promise.all([loadOrCreateSealingKey(path), loadOrCreateSealingKey(path)]);
+    const [[first], [second]] = await Promise.all([inFile(path), inFile(path)]);
     expect(second.keyId).toBe(first.keyId);
     expect(statSync(path).mode & 0o777).toBe(0o600);
     expect(first.keyId).toMatch(/^[A-Za-z0-9_-]{43}$/);
     expect(Object.keys(JSON.parse(first.publicJwk))).not.toContain("d");
   });
 
-  test("that others may read, or that is no key, is refused in one line that repeats nothing of it", async () => {
+  test("that others may read, or that are none, are refused in one line that repeats nothing of them", async () => {
     const open = join(folder, "open.key");
     writeFileSync(open, "{}", { mode: 0o644 });
-    await expect(loadOrCreateSealingKey(open)).rejects.toThrow(/others may read .*chmod 600/);
+    await expect(inFile(open)).rejects.toThrow(/others may read .*chmod 600/);
     const broken = join(folder, "broken.key");
     writeFileSync(broken, "canary-content", { mode: 0o600 });
-    const failure: unknown = await loadOrCreateSealingKey(broken).catch((error: unknown) => error);
-    expect(String(failure)).toMatch(/not a key in JWK form/);
-    expect(String(failure)).not.toContain("canary");
+    for (const source of [
+      { text: undefined, path: broken },
+      { text: "canary-content", path: broken },
+      { text: '{"keys":[]}', path: broken },
+      { text: '{"kty":"EC","crv":"P-256","x":"canary-content"}', path: broken },
+    ]) {
+      const failure: unknown = await loadSealingKeys(source).catch((error: unknown) => error);
+      expect(String(failure)).toMatch(/not a (private P-256 )?key in JWK form|without keys/);
+      expect(String(failure)).not.toContain("canary");
+    }
+  });
+
+  test("a new one comes in front of the others, and all of them can be given as text instead", async () => {
+    const path = join(folder, "sealing.key");
+    const [old] = await inFile(path);
+    const [newest, second, ...more] = await addSealingKey(path);
+    expect([second?.keyId, more]).toEqual([old.keyId, []]);
+    expect(newest.keyId).not.toBe(old.keyId);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+    const text = readFileSync(path, "utf8").trim();
+    const given = await loadSealingKeys({ text, path: join(folder, "none.key") });
+    expect(given.map(({ keyId }) => keyId)).toEqual([newest.keyId, old.keyId]);
+    expect(existsSync(join(folder, "none.key"))).toBe(false);
   });
 });
 

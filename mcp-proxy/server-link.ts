@@ -21,6 +21,7 @@ import {
   type ProxyServiceConnectResponse,
   type ProxyWelcome,
 } from "../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { Answer, CredentialAsks } from "./credentials/asks.ts";
 
 const BACKOFF = { firstMs: 100, maxMs: 10_000, resetAfterMs: 30_000 };
 /** How long the server may take to say welcome. */
@@ -32,6 +33,11 @@ const DEFAULT_TIMEOUT_MS = 15_000;
 export interface ServerLinkDeps {
   readonly connection: Connection;
   readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
+  readonly asks: Pick<CredentialAsks, "reseal" | "validate">;
+  /** Comes with every connection, and again when what it says has changed. */
+  readonly onWelcome: (welcome: ProxyWelcome) => void;
+  /** The session ended: what is open for it is closed. */
+  readonly onForgetSession: (sessionId: string) => void;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -74,7 +80,7 @@ export class ServerLink implements Service {
   }
 
   private async attempt(backoff: Backoff): Promise<void> {
-    const { clock, connection, hello, log } = this.deps;
+    const { clock, connection, hello, log, onWelcome } = this.deps;
     const ended = new AbortController();
     const signal = AbortSignal.any([ended.signal, this.stopping.signal]);
     const call = connection.client(ProxyService).connect({ signal });
@@ -105,7 +111,14 @@ export class ServerLink implements Service {
           backoff.connected();
           this.connected = true;
           log.info({ replicaId: welcome.replicaId }, "connected to the server");
-        } else await this.answer(message, (kind) => call.send({ kind }));
+          onWelcome(welcome);
+        } else {
+          const send = (value: MessageInitShape<typeof ProxyAnswerSchema>) =>
+            void call
+              .send({ kind: { case: "answer", value: create(ProxyAnswerSchema, value) } })
+              .catch(() => {});
+          this.answer(message, send);
+        }
       }
     } finally {
       stopBeating();
@@ -113,21 +126,23 @@ export class ServerLink implements Service {
     }
   }
 
-  /** What the server may ask and this build cannot do is answered, so that nobody waits for it. */
-  private async answer(
+  /** One at a time would let a slow destination hold up all that the server asks. */
+  private answer(
     { kind }: ProxyServiceConnectResponse,
-    send: (kind: { case: "answer"; value: ReturnType<typeof refusal> }) => Promise<void>,
-  ): Promise<void> {
-    if (kind.case === "validate" || kind.case === "reseal")
-      await send({ case: "answer", value: refusal(kind.value.askId) });
-    else if (kind.case === "tunnel") await send({ case: "answer", value: refusal(kind.value.tunnelId) });
+    send: (answer: MessageInitShape<typeof ProxyAnswerSchema>) => void,
+  ): void {
+    const { asks, onForgetSession, log } = this.deps;
+    const answered = (askId: string, answer: Promise<Answer>) =>
+      void answer.then(
+        (value) => send({ ...value, askId }),
+        (error: unknown) => log.error({ error: messageOf(error) }, "a question was not answered"),
+      );
+    if (kind.case === "validate") answered(kind.value.askId, asks.validate(kind.value));
+    else if (kind.case === "reseal") answered(kind.value.askId, asks.reseal(kind.value));
+    else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
+    else if (kind.case === "tunnel") answered(kind.value.tunnelId, Promise.resolve(NO_TUNNELS));
   }
 }
 
-function refusal(askId: string) {
-  return create(ProxyAnswerSchema, {
-    askId,
-    reason: "NOT_CONFIGURED",
-    message: "this proxy does not open credentials yet",
-  });
-}
+/** What this build cannot do is answered, so that nobody waits for it. */
+const NO_TUNNELS: Answer = { reason: "NOT_CONFIGURED", message: "this proxy carries no tunnels" };

@@ -24,7 +24,7 @@ import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
 import { createMemoryArea } from "./memory/area.ts";
-import { createPeerArea } from "./peer/area.ts";
+import { createPeerArea, type PeerArea } from "./peer/area.ts";
 import type { Area } from "./ports/area.ts";
 import type { HandControl } from "./ports/hand-control.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
@@ -37,6 +37,7 @@ import { createSessionTokens } from "./rpc/session-tokens.ts";
 import { createSessionArea } from "./session/area.ts";
 import type { HintListener } from "./store/events.ts";
 import type { Store } from "./store/store.ts";
+import { createVaultArea } from "./vault/area.ts";
 
 export interface AppDeps {
   readonly config: ServerConfig;
@@ -186,21 +187,10 @@ function createAreas(deps: AreaDeps): Area[] {
     clock,
     log,
   });
-  metrics.gauge(
-    "tendon_connected_hand_agents",
-    "Hand agents connected to this replica.",
-    hand.connectedAgents,
-  );
-  metrics.gauge("tendon_running_executions", "Executions that this replica follows.", hand.runningExecutions);
-  const handControl: HandControl = {
-    ...hand.control,
-    async disconnect(handAgentId, detail) {
-      peer.tell({ case: "handAgentRevoked", value: { handAgentId, detail } });
-      await hand.control.disconnect(handAgentId, detail);
-    },
-  };
+  showHands(metrics, hand);
+  const handControl = announcing(hand.control, peer.tell);
+  const vault = createVaultArea({ ...deps, ...store, proxies: proxy.directory });
   const admin = new AdminServiceHandler({ ...deps, trees: session.trees, handControl });
-  const agent = new AgentServiceHandler({ agents: store.agents, defaultWorkspaceId });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [
     session,
@@ -208,11 +198,35 @@ function createAreas(deps: AreaDeps): Area[] {
     harness,
     memory,
     proxy,
+    vault,
     peer,
     { name: "admin", services: [bindService(AdminService, admin)] },
-    { name: "agent", services: [bindService(AgentService, agent)] },
+    {
+      name: "agent",
+      services: [bindService(AgentService, new AgentServiceHandler({ ...store, defaultWorkspaceId }))],
+    },
     { name: "environment", services: [bindService(EnvironmentService, environment)] },
   ];
+}
+
+function showHands(metrics: ServerMetrics, hand: ReturnType<typeof createHandArea>): void {
+  metrics.gauge(
+    "tendon_connected_hand_agents",
+    "Hand agents connected to this replica.",
+    hand.connectedAgents,
+  );
+  metrics.gauge("tendon_running_executions", "Executions that this replica follows.", hand.runningExecutions);
+}
+
+/** What is disconnected here is so everywhere. */
+function announcing(control: HandControl, tell: PeerArea["tell"]): HandControl {
+  return {
+    ...control,
+    async disconnect(handAgentId, detail) {
+      tell({ case: "handAgentRevoked", value: { handAgentId, detail } });
+      await control.disconnect(handAgentId, detail);
+    },
+  };
 }
 
 /** Where servers demand certificates of their clients, a replica shows its own. */

@@ -72,8 +72,11 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_PROXY_PORT",
       "TENDON_PROXY_URL",
       "TENDON_PROXY_SEALING_KEY_FILE",
+      "TENDON_PROXY_DESTINATIONS",
+      "TENDON_PROXY_DENY",
+      "TENDON_PROXY_UPSTREAM_CA_FILE",
     ],
-    secret: ["TENDON_PROXY_KEY"],
+    secret: ["TENDON_PROXY_KEY", "TENDON_PROXY_SEALING_KEYS"],
   },
   "hand-agent": {
     plain: [

@@ -1,10 +1,12 @@
 /** AdminService. Every change writes its entry of the audit log in its own transaction. */
 import { create } from "@bufbuild/protobuf";
+import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
+import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -209,11 +211,11 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
   }
 
   async listAuditEntries(request: ListAuditEntriesRequest, context: RpcContext) {
-    const workspaceId = scopeOf(principalOf(context));
-    const subject = request.subject || undefined;
-    const query: PageQuery = ["audit", workspaceId, subject];
+    const workspaceId = namedWorkspace(principalOf(context), request.workspaceId);
+    const filter = auditFilter(request, workspaceId);
+    const query: PageQuery = ["audit", ...Object.values(filter).map(String)];
     const page = pageOf(request, query, DEFAULT_AUDIT_PAGE);
-    const { items, next } = await this.store.audit.list({ workspaceId, subject, page });
+    const { items, next } = await this.store.audit.list({ ...filter, page });
     return { entries: items, nextPageToken: encodePageToken(query, next) };
   }
 
@@ -254,6 +256,21 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
   ): AuditInput {
     return { actor: actorOf(principalOf(context)), action, subject, workspaceId, detail };
   }
+}
+
+function auditFilter(request: ListAuditEntriesRequest, workspaceId: string | undefined) {
+  const { subject, actor, action, sessionId, since, until, ascending } = request;
+  refuseNul({ subject, actor, action, sessionId }, "request");
+  return {
+    workspaceId,
+    subject: subject || undefined,
+    actor: actor || undefined,
+    action: action || undefined,
+    sessionId: sessionId || undefined,
+    since: since && timestampDate(since),
+    until: until && timestampDate(until),
+    ascending,
+  };
 }
 
 function pageOf(

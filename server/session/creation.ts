@@ -16,15 +16,18 @@ import type { Principal } from "../ports/principal.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
+import type { VaultStore } from "../store/vaults.ts";
 import { checkEmit } from "./rules.ts";
+import { checkVaults } from "./vault-check.ts";
 
 export interface CreationDeps {
   readonly agents: Pick<AgentStore, "find">;
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
   readonly memory: MemoryAttachments;
+  readonly vaults: Pick<VaultStore, "findAll">;
 }
 
-/** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */
+/** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */
 export async function newSession(
   deps: CreationDeps,
   request: CreateSessionRequest,
@@ -35,6 +38,7 @@ export async function newSession(
   const { events } = checkEmit(principal, request.initialEvents, undefined, "initial_events");
   const agent = await findAgent(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
+  await checkVaults(deps.vaults, request.vaultIds, workspaceId);
   const given = await memoryStoresOf(deps, request, workspaceId);
   return {
     sessionId: newId("session"),
@@ -43,11 +47,11 @@ export async function newSession(
     agentVersion: agent.version,
     agent: toJsonString(AgentSchema, agent),
     ...environments,
-    ...given,
     title: request.title,
     metadata: { ...request.metadata },
     vaultIds: request.vaultIds,
     budget: budgetText(request.budget),
+    ...given,
     events,
     request: { requestId: request.requestId, contentHash: hashOf(request) },
   };

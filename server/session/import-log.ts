@@ -29,6 +29,7 @@ import type { ByteBudget } from "./byte-budget.ts";
 import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
 import { checkImported } from "./rules.ts";
+import { checkVaults } from "./vault-check.ts";
 
 const BATCH_EVENTS = 500;
 const BATCH_BYTES = 4 * 1024 * 1024;
@@ -52,6 +53,7 @@ export async function importLog(deps: ImportDeps, call: ImportCall): Promise<Cha
   const start = first.kind.value;
   checkTexts(start);
   const { workspaceId } = call;
+  await checkVaults(deps.vaults, start.vaultIds, workspaceId);
   const reader = new LineReader(call.budget, MAX_LINE_BYTES);
   // What was imported already is read for its digest alone.
   const isRepeat = await deps.logCopies.wasImported(workspaceId, start.requestId);

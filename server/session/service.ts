@@ -59,6 +59,7 @@ import { boundsOf } from "./slice.ts";
 import { addressEvents } from "./thread-addressing.ts";
 import type { TreeEndings } from "./tree-endings.ts";
 import type { TreeRelay } from "./tree-relay.ts";
+import { checkVaults } from "./vault-check.ts";
 import { startOf, watchLog } from "./watch.ts";
 
 export interface SessionServiceDeps extends CreationDeps {
@@ -295,6 +296,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const { sessionId, requestId, title, vaultIds } = request;
     const { workspaceId, head } = await this.standing(sessionId, context);
     checkTexts(request);
+    await checkVaults(this.deps.vaults, vaultIds, workspaceId);
     // The head only says where to end when no position does: a repeat is the same request wherever the log is by then.
     const position = request.position === 0n ? head : startOf(sessionId, request.position, head, "position");
     const fork = await this.deps.logCopies.fork({

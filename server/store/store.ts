@@ -10,6 +10,7 @@ import type { BlobStore } from "./blobs.ts";
 import type { BudgetStore } from "./budgets.ts";
 import type { CheckpointStore } from "./checkpoints.ts";
 import type { ClientCallStore } from "./client-calls.ts";
+import type { CredentialStore } from "./credentials.ts";
 import type { EnvironmentStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
 import type { ExecutionStore } from "./executions.ts";
@@ -27,6 +28,7 @@ import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
 import type { SessionStore } from "./sessions.ts";
 import type { ThreadStore } from "./threads.ts";
+import type { VaultStore } from "./vaults.ts";
 import type { WorkspaceStore } from "./workspaces.ts";
 
 export interface Store {
@@ -39,6 +41,7 @@ export interface Store {
   readonly budgets: BudgetStore;
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
+  readonly credentials: CredentialStore;
   readonly environments: EnvironmentStore;
   readonly events: EventStore;
   readonly executions: ExecutionStore;
@@ -56,5 +59,6 @@ export interface Store {
   readonly retention: RetentionStore;
   readonly sessions: SessionStore;
   readonly threads: ThreadStore;
+  readonly vaults: VaultStore;
   readonly workspaces: WorkspaceStore;
 }

@@ -8,6 +8,7 @@ import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.
 import { EventText, type SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Principal } from "../../server/ports/principal.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
+import { createVaultStore } from "../../server/store/postgres/vaults.ts";
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
@@ -97,6 +98,19 @@ async function talk() {
     retryAfterMs: undefined,
   });
   return { sessionId, use };
+}
+
+async function newVault(): Promise<string> {
+  const id = newId("vault");
+  await createVaultStore(database.pool()).create({
+    id,
+    workspaceId: world.workspaceId,
+    displayName: "a vault",
+    metadata: {},
+    request: { requestId: "", contentHash: new Uint8Array(32) },
+    audit: { actor: "test", action: "vault.create", subject: id },
+  });
+  return id;
 }
 
 async function eventsOf(sessionId: string): Promise<Event[]> {
@@ -212,23 +226,24 @@ describe("forks", () => {
   });
 
   test("budget and vaults are the forker's; metadata, agent and environment the origin's", async () => {
+    const [first, second] = await Promise.all([newVault(), newVault()]);
     const made = await client.createSession({
       agentId: world.agentId,
       title: "t",
       metadata: { a: "1" },
-      vaultIds: ["vlt_1"],
+      vaultIds: [first],
       budget: { maxTokens: 5n },
     });
     const sessionId = made.session!.id;
     const { session } = await client.forkSession({
       sessionId,
-      vaultIds: ["vlt_2"],
+      vaultIds: [second],
       budget: { maxTurns: 3n },
     });
     expect(session).toMatchObject({
       title: "t",
       metadata: { a: "1" },
-      vaultIds: ["vlt_2"],
+      vaultIds: [second],
       budget: { maxTurns: 3n, maxTokens: 0n },
     });
     expect(session!.agent).toEqual(made.session!.agent);

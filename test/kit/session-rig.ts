@@ -14,8 +14,8 @@ import { type SigningKey, signingKeyFromPem } from "../../kit/sign/key-file.ts";
 import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createAttachments } from "../../server/memory/attachments.ts";
+import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
 import type { CheckpointStore } from "../../server/store/checkpoints.ts";
 import type { EventStore } from "../../server/store/events.ts";
@@ -34,6 +34,7 @@ import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { createThreadStore } from "../../server/store/postgres/threads.ts";
+import { createVaultStore } from "../../server/store/postgres/vaults.ts";
 
 const log = createLogger("test", "silent");
 const NO_REQUEST = { requestId: "", contentHash: new Uint8Array(32) };
@@ -142,6 +143,7 @@ export async function startReplica(options: {
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
     memory: createAttachments(createMemoryStoreStore(pool)),
+    vaults: createVaultStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),
       withdraw: async (sessionId) => void (await leases.withdraw(sessionId)),

@@ -11,6 +11,7 @@ import { handLives } from "./0009-hand-lives.ts";
 import { memory } from "./0010-memory.ts";
 import { threads } from "./0011-threads.ts";
 import { traces } from "./0012-traces.ts";
+import { vaults } from "./0013-vaults.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -28,4 +29,5 @@ export const migrations: readonly Migration[] = [
   memory,
   threads,
   traces,
+  vaults,
 ];

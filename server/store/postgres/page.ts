@@ -14,6 +14,8 @@ export interface ListQuery {
   /** The column that says which. */
   id: string;
   page: PageRequest;
+  /** Oldest first. */
+  ascending?: boolean | undefined;
 }
 
 interface Positioned {
@@ -30,16 +32,19 @@ export async function listPage<Row, T>(
   const values = [...query.values];
   const where = [...query.where];
   const { after, size } = query.page;
+  const [beyond, order] = query.ascending ? [">", "asc"] : ["<", "desc"];
   if (after !== undefined) {
     checkCursor(after);
     values.push(...after);
-    where.push(`(${query.at}, ${query.id}) < ($${values.length - 1}::timestamptz, $${values.length})`);
+    where.push(
+      `(${query.at}, ${query.id}) ${beyond} ($${values.length - 1}::timestamptz, $${values.length})`,
+    );
   }
   const sql = `
     select ${query.columns}, ${query.at}::text as cursor_at, ${query.id} as cursor_id
     from ${query.from}
     ${where.length === 0 ? "" : `where ${where.join(" and ")}`}
-    order by ${query.at} desc, ${query.id} desc
+    order by ${query.at} ${order}, ${query.id} ${order}
     limit ${size + 1}`;
   const { rows } = await db.query<Row & Positioned>(sql, values);
   const shown = rows.slice(0, size);

@@ -7,6 +7,7 @@ import { createBlobStore } from "./blobs.ts";
 import { createBudgetStore } from "./budgets.ts";
 import { createCheckpointStore } from "./checkpoints.ts";
 import { createClientCallStore } from "./client-calls.ts";
+import { createCredentialStore } from "./credentials.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
@@ -25,6 +26,7 @@ import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
 import { createSessionStore } from "./sessions.ts";
 import { createThreadStore } from "./threads.ts";
+import { createVaultStore } from "./vaults.ts";
 import { createWorkspaceStore } from "./workspaces.ts";
 
 export function createPostgresStore(pool: Pool): Store {
@@ -42,6 +44,7 @@ export function createPostgresStore(pool: Pool): Store {
     budgets: createBudgetStore(pool),
     checkpoints: createCheckpointStore(pool),
     clientCalls: createClientCallStore(pool),
+    credentials: createCredentialStore(pool),
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),
@@ -59,6 +62,7 @@ export function createPostgresStore(pool: Pool): Store {
     retention: createRetentionStore(pool),
     sessions: createSessionStore(pool),
     threads: createThreadStore(pool),
+    vaults: createVaultStore(pool),
     workspaces: createWorkspaceStore(pool),
   };
 }

@@ -1,0 +1,160 @@
+/**
+ * Credentials for requests of sessions. Every request asks the server anew, which checks session and epoch (S3) and writes the
+ * audit log, so a new secret, an archived vault or a newer brain counts from the next request on.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { isTendonError } from "../../kit/errors.ts";
+import type { Client } from "../../kit/rpc/client.ts";
+import {
+  destinationOf,
+  gitDestinations,
+  hostOf,
+  mcpDestination,
+  normaliseServerUrl,
+} from "../../kit/vault/destination.ts";
+import {
+  CredentialPurpose,
+  type CredentialService,
+  type ResolveCredentialResponse,
+} from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { injectedHeaders, knownValues } from "./injection.ts";
+import { expiryOf, type Refresher, tokenExpired, type VersionedCredential } from "./oauth/refresher.ts";
+import type { Opened, Opener } from "./opener.ts";
+import { CredentialRefusal } from "./refusal.ts";
+import type { UseJournal } from "./use-journal.ts";
+
+export interface CredentialsDeps {
+  readonly credentials: Pick<Client<typeof CredentialService>, "resolveCredential">;
+  readonly opener: Opener;
+  readonly refresher: Refresher;
+  readonly journal: UseJournal;
+  readonly clock: Clock;
+}
+
+/** Of a session token that was verified, and what it wants to reach. */
+export interface CredentialNeed {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  readonly epoch: bigint;
+  /** URL of an MCP server or of a repository. */
+  readonly destination: string;
+  readonly purpose: CredentialPurpose.MCP | CredentialPurpose.GIT;
+}
+
+/** A credential that may be used for one destination of one session, now. */
+export interface Grant {
+  readonly credentialId: string;
+  readonly vaultId: string;
+  readonly isOauth: boolean;
+  /** To add to the request; they replace the client's own of these names. */
+  readonly headers: Readonly<Record<string, string>>;
+  /** To take out of what comes back. */
+  readonly secrets: readonly string[];
+  /** Records that it was sent; `result` is the answer's HTTP status, or a reason in lower case. */
+  used(result: string): void;
+  /** After a 401: a newer one, refreshed here or by another meanwhile. Undefined: there is none, and the 401 stands. */
+  renewed(): Promise<Grant | undefined>;
+}
+
+const CALL_WITHIN_MS = 5_000;
+/** How long before its end a token is refreshed. */
+const AHEAD_MS = 60_000;
+
+export class Credentials {
+  private readonly deps: CredentialsDeps;
+
+  constructor(deps: CredentialsDeps) {
+    this.deps = deps;
+  }
+
+  /**
+   * Undefined when no vault of the session has one. Throws a CredentialRefusal, which is in the audit log by then, and
+   * LEASE_FENCED, SESSION_ARCHIVED, NOT_FOUND or UNAVAILABLE as the server says.
+   */
+  async grant(need: CredentialNeed): Promise<Grant | undefined> {
+    this.deps.journal.requireRoom();
+    const resolved = await this.resolve(need);
+    if (resolved === undefined) return undefined;
+    try {
+      const credential = { opened: await this.open(resolved, need), version: resolved.version };
+      return this.toGrant(await this.fresh(credential, need.sessionId), need);
+    } catch (error) {
+      if (error instanceof CredentialRefusal) this.refuse(resolved.credentialId, need, error);
+      throw error;
+    }
+  }
+
+  private async resolve(need: CredentialNeed): Promise<ResolveCredentialResponse | undefined> {
+    const { sessionId, epoch, destination, purpose } = need;
+    try {
+      const request = { sessionId, epoch, destination, purpose };
+      return await this.deps.credentials.resolveCredential(request, { deadlineMs: CALL_WITHIN_MS });
+    } catch (error) {
+      if (isTendonError(error, "NOT_FOUND") && error.metadata.resource === "credential") return undefined;
+      throw error;
+    }
+  }
+
+  /** Obeys the sealed use alone: the workspace must be the token's, and the destination the one that is wanted. */
+  private async open(resolved: ResolveCredentialResponse, need: CredentialNeed): Promise<Opened> {
+    const { credentialId, vaultId, workspaceId, sealed } = resolved;
+    if (workspaceId !== need.workspaceId) {
+      throw new CredentialRefusal(
+        "SEAL_OF_ANOTHER",
+        "the credential belongs to another workspace than the session",
+      );
+    }
+    const opened = await this.deps.opener.open(sealed, { workspaceId, vaultId, credentialId });
+    const inside = destinationOf(opened.use);
+    if (inside !== undefined && wantedDestinations(need).includes(inside)) return opened;
+    throw new CredentialRefusal(
+      "DESTINATION_DIFFERS",
+      "the credential is sealed for another destination than this one",
+    );
+  }
+
+  /** Refreshed where its token is over, or soon will be. */
+  private async fresh(credential: VersionedCredential, sessionId: string): Promise<VersionedCredential> {
+    const { clock, refresher } = this.deps;
+    const expiresAtMs = expiryOf(credential.opened);
+    const isOver = credential.opened.secret.value === "" || (expiresAtMs ?? Infinity) <= clock.nowMs();
+    if (!isOver && (expiresAtMs ?? Infinity) - AHEAD_MS > clock.nowMs()) return credential;
+    const outcome = await refresher.refresh(credential, { refused: false, sessionId });
+    if (outcome.kind === "newer") return outcome.credential;
+    if (isOver) throw tokenExpired(outcome.problem);
+    return credential;
+  }
+
+  private toGrant(credential: VersionedCredential, need: CredentialNeed): Grant {
+    const { opened } = credential;
+    const { credentialId, vaultId } = opened;
+    const { sessionId, destination } = need;
+    const isOauth = opened.use.kind.case === "oauth";
+    const host = hostOf(destination);
+    return {
+      credentialId,
+      vaultId,
+      isOauth,
+      headers: injectedHeaders(opened),
+      secrets: knownValues(opened),
+      used: (result) => this.deps.journal.record({ credentialId, sessionId, action: "inject", host, result }),
+      renewed: async () => {
+        if (!isOauth) return undefined;
+        const outcome = await this.deps.refresher.refresh(credential, { refused: true, sessionId });
+        return outcome.kind === "newer" ? this.toGrant(outcome.credential, need) : undefined;
+      },
+    };
+  }
+
+  private refuse(credentialId: string, need: CredentialNeed, refusal: CredentialRefusal): void {
+    const host = hostOf(need.destination);
+    const result = refusal.reason.toLowerCase();
+    this.deps.journal.record({ credentialId, sessionId: need.sessionId, action: "refuse", host, result });
+  }
+}
+
+function wantedDestinations({ purpose, destination }: CredentialNeed): readonly string[] {
+  if (purpose === CredentialPurpose.GIT) return gitDestinations(destination) ?? [];
+  const url = normaliseServerUrl(destination);
+  return url === undefined ? [] : [mcpDestination(url)];
+}

@@ -1,0 +1,124 @@
+/**
+ * Opens sealed credentials and seals them anew. What counts is what is sealed: of what the server says around it only so much
+ * is believed as agrees with the inside (S1).
+ */
+import { create, fromJsonString } from "@bufbuild/protobuf";
+import { compactDecrypt, errors, importJWK } from "jose";
+import {
+  CONTENT_ENCRYPTION,
+  readSealed,
+  SEALED_VERSION,
+  SEALING_ALGORITHM,
+  SealError,
+  sealContent,
+} from "../../kit/vault/sealed-content.ts";
+import {
+  type CredentialUse,
+  type PlainSecret,
+  PlainSecretSchema,
+  type SealedContent,
+  SealedContentSchema,
+} from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import type { SealingKeyPair, SealingKeys } from "../sealing-key.ts";
+import { CredentialRefusal } from "./refusal.ts";
+
+/** Whose it is, as the server says. */
+export interface CredentialNames {
+  readonly workspaceId: string;
+  readonly vaultId: string;
+  readonly credentialId: string;
+}
+
+export interface Opened extends CredentialNames {
+  readonly use: CredentialUse;
+  readonly secret: PlainSecret;
+}
+
+type PrivateKey = Awaited<ReturnType<typeof importJWK>>;
+
+export class Opener {
+  private readonly keys: SealingKeys;
+  private readonly imported = new Map<string, Promise<PrivateKey>>();
+
+  constructor(keys: SealingKeys) {
+    this.keys = keys;
+  }
+
+  /** Throws a CredentialRefusal. */
+  async open(sealed: string, names: CredentialNames): Promise<Opened> {
+    const content = await this.decrypt(sealed);
+    const { workspaceId, vaultId, credentialId, use, secret } = content;
+    const isSame =
+      workspaceId === names.workspaceId && vaultId === names.vaultId && credentialId === names.credentialId;
+    if (!isSame) {
+      throw new CredentialRefusal(
+        "SEAL_OF_ANOTHER",
+        "the sealed text belongs to another credential than it is kept as",
+      );
+    }
+    if (content.version !== SEALED_VERSION || use?.kind.case === undefined || secret === undefined) {
+      throw new CredentialRefusal("SEAL_BROKEN", "the sealed text does not hold what one must hold");
+    }
+    return { ...names, use, secret };
+  }
+
+  /** Sealed to the newest key. */
+  async seal({ workspaceId, vaultId, credentialId, use, secret }: Opened): Promise<string> {
+    const names = { workspaceId, vaultId, credentialId };
+    const content = create(SealedContentSchema, { version: SEALED_VERSION, ...names, use, secret });
+    try {
+      return await sealContent(this.keys[0], content);
+    } catch (error) {
+      if (error instanceof SealError) throw new CredentialRefusal("INVALID_FIELD", error.message);
+      throw error;
+    }
+  }
+
+  private async decrypt(sealed: string): Promise<SealedContent> {
+    try {
+      const { keyId } = readSealed(sealed);
+      const pair = this.keys.find((key) => key.keyId === keyId);
+      if (pair === undefined) {
+        throw new CredentialRefusal("KEY_UNKNOWN", `this proxy does not have the sealing key ${keyId}`);
+      }
+      const { plaintext } = await compactDecrypt(sealed, await this.privateKey(pair), {
+        keyManagementAlgorithms: [SEALING_ALGORITHM],
+        contentEncryptionAlgorithms: [CONTENT_ENCRYPTION],
+      });
+      return parse(new TextDecoder("utf-8", { fatal: true }).decode(plaintext));
+    } catch (error) {
+      if (error instanceof CredentialRefusal) throw error;
+      // What a library says of bytes that it could not read might repeat some of them.
+      const known =
+        error instanceof SealError || error instanceof errors.JOSEError || error instanceof TypeError;
+      if (known) throw new CredentialRefusal("SEAL_BROKEN", "the sealed text cannot be opened");
+      throw new Error("opening a sealed text failed");
+    }
+  }
+
+  private privateKey(pair: SealingKeyPair): Promise<PrivateKey> {
+    const known = this.imported.get(pair.keyId) ?? importJWK(pair.privateJwk, SEALING_ALGORITHM);
+    this.imported.set(pair.keyId, known);
+    return known;
+  }
+}
+
+function parse(text: string): SealedContent {
+  try {
+    return fromJsonString(SealedContentSchema, text, { ignoreUnknownFields: true });
+  } catch {
+    throw new CredentialRefusal("SEAL_BROKEN", "the sealed text does not hold what one must hold");
+  }
+}
+
+/** The secret with those fields of `part` that are set. */
+export function mergedSecret(secret: PlainSecret, part: PlainSecret): PlainSecret {
+  const expiresAt = part.expiresAt ?? secret.expiresAt;
+  return create(PlainSecretSchema, {
+    value: part.value || secret.value,
+    refreshToken: part.refreshToken || secret.refreshToken,
+    clientSecret: part.clientSecret || secret.clientSecret,
+    userName: part.userName || secret.userName,
+    ...(expiresAt && { expiresAt }),
+  });
+}

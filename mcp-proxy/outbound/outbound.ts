@@ -1,0 +1,125 @@
+/**
+ * The proxy's way out: connections to addresses that were checked. A name is resolved here, once for each connection, and what
+ * was checked is what is dialled: a name that changes its mind in between gains nothing.
+ */
+import { Agent as HttpAgent } from "node:http";
+import { Agent as HttpsAgent } from "node:https";
+import { isIP, type Socket } from "node:net";
+import { connect as connectTls } from "node:tls";
+import type { Clock } from "../../kit/clock.ts";
+import { dialFirst } from "../../kit/network/dial-first.ts";
+import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
+import { OutboundRefusal } from "./refusal.ts";
+import type { Destination, OutboundRules } from "./rules.ts";
+
+export interface OutboundOptions {
+  readonly rules: OutboundRules;
+  readonly resolver: NameResolver;
+  readonly clock: Clock;
+  /** Certificates to trust besides the system's, PEM. */
+  readonly ca?: string[] | undefined;
+}
+
+const CONNECT_WITHIN_MS = 10_000;
+/** Connections to one origin that wait for more work. */
+const MAX_FREE = 8;
+const MAX_SOCKETS = 256;
+
+type Created = (error: Error | null, socket?: Socket) => void;
+interface Wanted {
+  readonly host?: string | null;
+  readonly port?: number | string | null;
+}
+
+export class Outbound {
+  readonly http: HttpAgent;
+  readonly https: HttpsAgent;
+  private readonly options: OutboundOptions;
+
+  constructor(options: OutboundOptions) {
+    this.options = options;
+    const pool = { keepAlive: true, maxFreeSockets: MAX_FREE, maxSockets: MAX_SOCKETS };
+    this.http = new HttpAgent(pool);
+    this.https = new HttpsAgent(pool);
+    this.dialIn(this.http, false);
+    this.dialIn(this.https, true);
+  }
+
+  /** A connected socket, with TLS where the destination has it. Rejects with an OutboundRefusal. */
+  async connect(destination: Destination, signal?: AbortSignal): Promise<Socket> {
+    const { clock, rules } = this.options;
+    const addresses = rules.permitted(destination, await this.resolve(destination.host));
+    const limit = new AbortController();
+    const stop = clock.after(CONNECT_WITHIN_MS, () => limit.abort(new Error("it did not answer in time")));
+    const signals = signal === undefined ? limit.signal : AbortSignal.any([limit.signal, signal]);
+    try {
+      const socket = await dialFirst(addresses, destination.port, clock, signals);
+      // Half-open connections are of no use to HTTP.
+      socket.allowHalfOpen = false;
+      return destination.isSecure ? await this.secure(socket, destination.host, signals) : socket;
+    } catch (error) {
+      signal?.throwIfAborted();
+      throw unreachable(destination, error);
+    } finally {
+      stop();
+    }
+  }
+
+  /** Ends idle connections, and open ones too. */
+  close(): void {
+    this.http.destroy();
+    this.https.destroy();
+  }
+
+  private async resolve(host: string): Promise<string[]> {
+    if (isIP(host) !== 0) return [host];
+    if (host === "localhost" || host.endsWith(".localhost")) return ["127.0.0.1", "::1"];
+    try {
+      return await this.options.resolver.resolve(host.toLowerCase().replace(/\.$/, ""));
+    } catch (error) {
+      if (error instanceof NameError) throw new OutboundRefusal("not_resolved", error.message);
+      throw error;
+    }
+  }
+
+  private secure(socket: Socket, host: string, signal: AbortSignal): Promise<Socket> {
+    return new Promise((resolve, reject) => {
+      const name = isIP(host) === 0 ? { servername: host } : {};
+      const ca = this.options.ca === undefined ? {} : { ca: this.options.ca };
+      const tls = connectTls({ socket, host, ALPNProtocols: ["http/1.1"], ...name, ...ca });
+      const fail = (error: unknown) => {
+        tls.destroy();
+        socket.destroy();
+        reject(error);
+      };
+      const onAbort = () => fail(signal.reason);
+      signal.addEventListener("abort", onAbort, { once: true });
+      tls.once("error", fail);
+      tls.once("secureConnect", () => {
+        signal.removeEventListener("abort", onAbort);
+        tls.off("error", fail);
+        resolve(tls);
+      });
+    });
+  }
+
+  /** An agent asks for its connections here. */
+  private dialIn(agent: HttpAgent, isSecure: boolean): void {
+    const createConnection = ({ host, port }: Wanted, created: Created): undefined => {
+      const destination = { host: (host ?? "").replace(/^\[|\]$/g, ""), port: Number(port), isSecure };
+      this.connect(destination).then(
+        (socket) => created(null, socket),
+        (error: Error) => created(error),
+      );
+    };
+    // The type knows only agents that give a socket at once; the library itself takes both.
+    Object.assign(agent, { createConnection });
+  }
+}
+
+/** A certificate that is not trusted says so; nothing else of the far side's is repeated. */
+function unreachable({ host, port }: Destination, error: unknown): Error {
+  if (error instanceof OutboundRefusal) return error;
+  const { code, message } = error as NodeJS.ErrnoException;
+  return new OutboundRefusal("unreachable", `${host}:${port} was not reached: ${code ?? message}`);
+}

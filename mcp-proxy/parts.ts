@@ -1,0 +1,94 @@
+/** Puts together what the proxy does with credentials. */
+import { readFileSync } from "node:fs";
+import { rootCertificates } from "node:tls";
+import type { Clock } from "../kit/clock.ts";
+import type { Connection } from "../kit/dial/dial.ts";
+import { messageOf } from "../kit/errors.ts";
+import type { Logger } from "../kit/log.ts";
+import { NameResolver } from "../kit/network/name-resolver.ts";
+import { ownAddresses } from "../kit/network/own-addresses.ts";
+import { StartupError } from "../kit/program.ts";
+import { CredentialService } from "../proto/gen/tendon/v1/credential_service_pb.js";
+import type { ProxyWelcome } from "../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { ProxyConfig } from "./config.ts";
+import { CredentialAsks } from "./credentials/asks.ts";
+import { Credentials } from "./credentials/credentials.ts";
+import { Refresher } from "./credentials/oauth/refresher.ts";
+import { Opener } from "./credentials/opener.ts";
+import { UseJournal } from "./credentials/use-journal.ts";
+import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
+import { Outbound } from "./outbound/outbound.ts";
+import { OwnListeners } from "./outbound/own-listeners.ts";
+import { OutboundRules } from "./outbound/rules.ts";
+import type { SealingKeys } from "./sealing-key.ts";
+
+export interface PartsDeps {
+  readonly config: Pick<
+    ProxyConfig,
+    "TENDON_URL" | "TENDON_PROXY_DENY" | "TENDON_PROXY_DESTINATIONS" | "TENDON_PROXY_UPSTREAM_CA_FILE"
+  >;
+  readonly keys: SealingKeys;
+  readonly connection: Connection;
+  /** Where this program listens; undefined for none. */
+  readonly port: number | undefined;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export interface ProxyParts {
+  /** Credentials of sessions, for whatever sends requests of theirs. */
+  readonly credentials: Credentials;
+  readonly asks: CredentialAsks;
+  /** The way out by the rules: all of the platform's own HTTP goes this way. */
+  readonly fetch: OutboundFetch;
+  start(): Promise<void>;
+  stop(): Promise<void>;
+  welcomed(welcome: ProxyWelcome): void;
+}
+
+export function createParts({ config, keys, connection, port, clock, log }: PartsDeps): ProxyParts {
+  const resolver = new NameResolver({ clock });
+  const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
+  if (port !== undefined) listeners.listensAt(port);
+  const rules = new OutboundRules({
+    deny: config.TENDON_PROXY_DENY,
+    ownAddresses,
+    ownListeners: () => listeners.all(),
+  });
+  const outbound = new Outbound({
+    rules,
+    resolver,
+    clock,
+    ca: authorities(config.TENDON_PROXY_UPSTREAM_CA_FILE),
+  });
+  const fetch = createFetch(outbound);
+  const client = connection.client(CredentialService);
+  const opener = new Opener(keys);
+  const journal = new UseJournal({ credentials: client, clock, log });
+  const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log });
+  const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
+  return {
+    fetch,
+    credentials: new Credentials({ credentials: client, opener, refresher, journal, clock }),
+    asks: new CredentialAsks({ opener, journal, refresher, fetch, destinationsAreFixed, clock, log }),
+    async start() {
+      await listeners.add([]);
+      await journal.start();
+    },
+    async stop() {
+      await journal.stop();
+      listeners.stop();
+      outbound.close();
+    },
+    welcomed: ({ ownUrls }) => void listeners.add(ownUrls.filter((url) => URL.canParse(url))),
+  };
+}
+
+function authorities(file: string | undefined): string[] | undefined {
+  if (file === undefined) return undefined;
+  try {
+    return [...rootCertificates, readFileSync(file, "utf8")];
+  } catch (error) {
+    throw new StartupError(`cannot read TENDON_PROXY_UPSTREAM_CA_FILE: ${messageOf(error)}`, 2);
+  }
+}

@@ -1,0 +1,86 @@
+/** The proxy's parts for credentials in the test's own process, connected to a server over a real connection. */
+import { randomBytes } from "node:crypto";
+import { rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { systemClock } from "../../kit/clock.ts";
+import { dial } from "../../kit/dial/dial.ts";
+import { newId } from "../../kit/ids.ts";
+import { createLogger } from "../../kit/log.ts";
+import { createParts, type ProxyParts } from "../../mcp-proxy/parts.ts";
+import { loadSealingKeys, type SealingKeys } from "../../mcp-proxy/sealing-key.ts";
+import { ServerLink } from "../../mcp-proxy/server-link.ts";
+import { eventually } from "./eventually.ts";
+
+export interface TestProxy extends Pick<ProxyParts, "credentials" | "fetch" | "asks"> {
+  readonly keys: SealingKeys;
+  stop(): Promise<void>;
+}
+
+export interface TestProxyOptions {
+  /** Of the server. */
+  readonly url: string;
+  /** An API key of the role proxy. */
+  readonly key: string;
+  readonly keys: SealingKeys;
+  readonly destinations?: "changeable" | "fixed";
+  readonly deny?: string[];
+  /** What harnesses would be told; nothing listens there. */
+  readonly proxyUrl?: string;
+}
+
+/** New keys, newest first. */
+export async function newSealingKeys(count = 1): Promise<SealingKeys> {
+  const path = join(tmpdir(), `tendon-sealing-${randomBytes(6).toString("hex")}.key`);
+  try {
+    const keys: SealingKeys[number][] = [];
+    for (let made = 0; made < count; made++) {
+      keys.push(...(await loadSealingKeys({ text: undefined, path })));
+      await rm(path);
+    }
+    return keys as unknown as SealingKeys;
+  } finally {
+    await rm(path, { force: true });
+  }
+}
+
+/** Resolves once the server has taken it in. */
+export async function startProxy(options: TestProxyOptions): Promise<TestProxy> {
+  const { url, key, keys, destinations = "changeable", deny = [], proxyUrl = "http://127.0.0.1:1" } = options;
+  const log = createLogger("test", "silent");
+  const connection = dial({ url, token: () => key, proxy: {} });
+  const config = {
+    TENDON_URL: url,
+    TENDON_PROXY_DENY: deny,
+    TENDON_PROXY_DESTINATIONS: destinations,
+    TENDON_PROXY_UPSTREAM_CA_FILE: undefined,
+  };
+  const parts = createParts({ config, keys, connection, port: undefined, clock: systemClock, log });
+  const link = new ServerLink({
+    connection,
+    hello: {
+      instanceId: newId("proxy"),
+      protocolVersion: 1,
+      build: "test",
+      url: proxyUrl,
+      sealingKeys: keys.map(({ keyId, publicJwk }) => ({ keyId, publicJwk })),
+    },
+    asks: parts.asks,
+    onWelcome: (welcome) => parts.welcomed(welcome),
+    onForgetSession: () => {},
+    clock: systemClock,
+    log,
+  });
+  await parts.start();
+  await link.start();
+  await eventually(() => link.connected);
+  return {
+    ...parts,
+    keys,
+    async stop() {
+      await link.stop();
+      await parts.stop();
+      connection.close();
+    },
+  };
+}
