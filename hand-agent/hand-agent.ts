@@ -28,6 +28,9 @@ import {
 } from "./identity.ts";
 import { Journal } from "./journal.ts";
 import { readMachineResources } from "./machine-resources.ts";
+import { Mounts } from "./mounts/mounts.ts";
+import { mountsServer } from "./mounts/mounts-server.ts";
+import { withMounts } from "./mounts/tool-with-mounts.ts";
 import { OfflineWatch } from "./offline-watch.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
 import { ServerGeneration } from "./server-generation.ts";
@@ -170,6 +173,8 @@ export class HandAgent implements Service {
   private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
     const { clock, log, capacity, reaperPeriodMs, tracing } = this.options;
     const journal = new Journal({ dataDir: dataDir.path, log, clock });
+    const server = mountsServer(() => this.tunnel);
+    const mounts = new Mounts({ dataDir: dataDir.path, server, clock, log });
     const hands = new Hands({
       dataDir: dataDir.path,
       drivers,
@@ -178,13 +183,14 @@ export class HandAgent implements Service {
       clock,
       log,
       readStored: (handId, sha256, signal) => this.readStored(handId, sha256, signal),
+      mounts,
       ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
     });
     const leftProcesses = (handId: string) => void this.reportHand(handId);
     const executions = new Executions({
       journal,
       hands,
-      executeTool,
+      executeTool: withMounts(mounts, executeTool),
       leftProcesses,
       clock,
       log,

@@ -13,6 +13,11 @@ export type ReadStoredFile = (
   signal: AbortSignal,
 ) => AsyncIterable<Uint8Array>;
 
+// biome-ignore lint/correctness/useYield: refuses before the first byte
+export async function* noStoredFiles(): AsyncGenerator<Uint8Array> {
+  throw new HandError("the server's files cannot be read");
+}
+
 /** Throws HandError with what could not be given, for people. */
 export async function giveResources(
   hand: Hand,

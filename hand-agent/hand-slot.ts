@@ -1,7 +1,9 @@
 /** What the agent knows of one hand while it has it. */
+import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandState } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Hand } from "./drivers/driver.ts";
 import type { HandRecord } from "./hands-file.ts";
+import { mountConfigOf } from "./mounts/mount-config.ts";
 import type { HandTools } from "./tools/hand-tools.ts";
 
 /** A hand as the server is told of it. */
@@ -26,6 +28,21 @@ export interface HandSlot {
   detail: string;
   lost: boolean;
   turn: Promise<unknown>;
+}
+
+/** Of a hand that is about to be made. */
+export function newRecord(command: ProvisionCommand, installationId: string): HandRecord {
+  const { handId, driver, ownerNumber, environment } = command;
+  return {
+    handId,
+    driver,
+    state: "provisioning",
+    handle: null,
+    ownerNumber: ownerNumber.toString(),
+    installationId,
+    stallTimeoutMs: Number(environment?.stallTimeoutMs ?? 0n),
+    mounts: mountConfigOf(command),
+  };
 }
 
 export function newSlot(record: HandRecord): HandSlot {

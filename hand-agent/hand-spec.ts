@@ -12,6 +12,7 @@ import {
   type HandSpec,
   type WarmSpec,
 } from "./drivers/driver.ts";
+import { mountConfigOf, mountSpecsOf } from "./mounts/mount-config.ts";
 import { runSetup } from "./setup-commands.ts";
 
 const DEFAULT_WARM_AGE_MS = 3_600_000;
@@ -27,8 +28,10 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
       kind.case === "variable" ? [[kind.value.name, kind.value.value]] : [],
     ),
   );
-  // One that waits in a pool has the environment's variables alone.
-  const warm = Object.keys(variables).length === 0 ? warmOf(environment) : undefined;
+  const config = mountConfigOf(command);
+  const mounts = config === undefined ? undefined : mountSpecsOf(config, driver);
+  // One that waits in a pool has the environment's variables alone, and no mounts.
+  const warm = Object.keys(variables).length === 0 && mounts === undefined ? warmOf(environment) : undefined;
   return {
     handId: command.handId,
     env: { ...environment?.variables, ...variables },
@@ -36,6 +39,7 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
     ...(network === undefined ? {} : { network }),
     ...(container === undefined ? {} : { container }),
     ...(warm === undefined ? {} : { warm }),
+    ...(mounts === undefined ? {} : { mounts }),
     resources: command.resources.flatMap(inlineOf),
   };
 }

@@ -2,6 +2,7 @@
 import { open, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonValue } from "./drivers/driver.ts";
+import type { MountConfig } from "./mounts/mount-config.ts";
 
 export interface HandRecord {
   readonly handId: string;
@@ -14,6 +15,8 @@ export interface HandRecord {
   ownerNumber: string;
   /** How long its calls may show no progress; absent or 0 means the default. */
   readonly stallTimeoutMs?: number;
+  /** Absent for none. */
+  readonly mounts?: MountConfig | undefined;
   /** Installation that asked for it; nobody else may have it reaped. */
   readonly installationId: string;
   /** It was there when the server's database was set back: until then (Unix time in ms) it is not reaped. */

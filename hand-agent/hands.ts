@@ -12,10 +12,19 @@ import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
-import { giveResources, type ReadStoredFile } from "./hand-resources.ts";
-import { type HandSlot, type HandStatus, type LiveHand, newSlot, raiseOwner, statusOf } from "./hand-slot.ts";
+import { giveResources, noStoredFiles, type ReadStoredFile } from "./hand-resources.ts";
+import {
+  type HandSlot,
+  type HandStatus,
+  type LiveHand,
+  newRecord,
+  newSlot,
+  raiseOwner,
+  statusOf,
+} from "./hand-slot.ts";
 import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
+import { fillMounts, type Mounts } from "./mounts/mounts.ts";
 import { HandTools } from "./tools/hand-tools.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
 
@@ -41,11 +50,8 @@ export interface HandsOptions {
   reaperPeriodMs?: number;
   /** Without it hands can be given no stored files. */
   readStored?: ReadStoredFile;
-}
-
-// biome-ignore lint/correctness/useYield: refuses before the first byte
-async function* noStoredFiles(): AsyncGenerator<Uint8Array> {
-  throw new HandError("the server's files cannot be read");
+  /** Without it hands can have no mounts. */
+  mounts?: Mounts;
 }
 
 const STOPPING = "the hand agent is stopping";
@@ -133,6 +139,7 @@ export class Hands {
       const driver = this.driverOf(slot.record.driver);
       slot.live = undefined;
       await this.discard(driver, handId);
+      if (slot.record.mounts !== undefined) await this.options.mounts?.forget(handId);
       this.slots.delete(handId);
       await this.save();
     });
@@ -252,7 +259,7 @@ export class Hands {
     );
   }
 
-  private newHand({ handId, driver, ownerNumber, environment }: ProvisionCommand): HandSlot {
+  private newHand(command: ProvisionCommand): HandSlot {
     if (this.draining) throw new HandRefusal("DRAINING", STOPPING);
     // A parked hand is files only and holds no place; whether one may be resumed is the server's to say, who counts alike.
     const places = [...this.slots.values()].filter(({ record, lost }) => !lost && record.state !== "parked");
@@ -262,16 +269,8 @@ export class Hands {
         `the hand agent has its ${this.options.capacity} hands already`,
       );
     }
-    const slot = newSlot({
-      handId,
-      driver,
-      state: "provisioning",
-      handle: null,
-      ownerNumber: ownerNumber.toString(),
-      installationId: this.options.installationId(),
-      stallTimeoutMs: Number(environment?.stallTimeoutMs ?? 0n),
-    });
-    this.slots.set(handId, slot);
+    const slot = newSlot(newRecord(command, this.options.installationId()));
+    this.slots.set(command.handId, slot);
     return slot;
   }
 
@@ -297,11 +296,12 @@ export class Hands {
       );
       const hand = await driver.provision(spec, limit.signal);
       const { readStored = noStoredFiles } = this.options;
+      await fillMounts(this.options.mounts, hand, slot.record, limit.signal);
       await giveResources(hand, command, { readStored, signal: limit.signal });
       failpoint("agent.hand_made");
       slot.record.state = "ready";
       slot.record.handle = hand.handle;
-      slot.live = { hand, tools: this.toolsOf(slot, hand), isNews: false };
+      slot.live = this.liveHand(slot, hand, false);
       this.watchForLoss(slot, hand);
       slot.detail = `ready, isolation: ${hand.isolation}`;
     } catch (error) {
@@ -315,8 +315,10 @@ export class Hands {
     }
   }
 
-  private toolsOf({ record }: HandSlot, hand: Hand): HandTools {
-    return new HandTools(hand, this.options.clock, record.stallTimeoutMs);
+  private liveHand({ record }: HandSlot, hand: Hand, isNews: boolean): LiveHand {
+    const tools = new HandTools(hand, this.options.clock, record.stallTimeoutMs);
+    this.options.mounts?.open(hand, record);
+    return { hand, tools, isNews };
   }
 
   /** Brings a hand back whose processes have ended. H-3. */
@@ -335,7 +337,7 @@ export class Hands {
         this.tell(slot, "its workspace is gone");
         throw new HandRefusal("HAND_LOST", "The hand's workspace is gone; the call was not started.");
       }
-      slot.live = { hand: found, tools: this.toolsOf(slot, found), isNews: found.resumed };
+      slot.live = this.liveHand(slot, found, found.resumed);
       this.watchForLoss(slot, found);
       record.state = "ready";
       slot.detail = `ready, isolation: ${found.isolation}`;

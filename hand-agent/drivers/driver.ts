@@ -50,6 +50,8 @@ export interface DriverCapabilities {
   readonly network: "host" | "none" | "configurable";
   /** Whether hands are made from images: takes `HandSpec.container`, and needs it. */
   readonly containers?: boolean;
+  /** Whether hands may have `HandSpec.mounts`. */
+  readonly mounts?: boolean;
 }
 
 export type ProbeResult =
@@ -80,6 +82,14 @@ export interface InlineResource {
 }
 export type HandResource = InlineResource;
 
+/** A directory beside the workspace that the agent keeps: there when the hand is made, and as long as its files are. */
+export interface MountSpec {
+  /** Absolute, below /mnt. No mount lies in another. */
+  readonly path: string;
+  /** Processes of the hand cannot change what is in it. */
+  readonly readOnly: boolean;
+}
+
 /** What a hand may reach. What a driver cannot keep is refused by `provision` with the reason, never ignored. */
 export type HandNetwork =
   /** Nothing but itself. */
@@ -96,6 +106,8 @@ export interface HandSpec {
   /** Without it, the driver's default. */
   readonly network?: HandNetwork;
   readonly resources?: readonly HandResource[];
+  /** Asked for only where `capabilities` has it. */
+  readonly mounts?: readonly MountSpec[];
   readonly container?: ContainerSpec;
   readonly warm?: WarmSpec;
   /** Told what a long provision is doing, in a few words for people. */
@@ -153,6 +165,8 @@ export interface Hand {
   readonly outputsDir: string;
   /** The directories that file primitives reach. */
   readonly roots: readonly string[];
+  /** Undefined without `HandSpec.mounts`. */
+  readonly mounts?: HandMounts;
   /** True for a hand that came back by `recover` without its processes: the workspace is old, the shell new. */
   readonly resumed: boolean;
   /** True when `WarmSpec.setup` has run in it. */
@@ -205,6 +219,28 @@ export interface Hand {
   park?(): Promise<DestroyReport>;
   destroy(): Promise<DestroyReport>;
 }
+
+/**
+ * The agent's own way to a hand's mounts, also to read-only ones; paths are those of the specs. The hand's own file
+ * primitives reach them too, and are refused with `permission` where a mount is read-only.
+ */
+export interface HandMounts {
+  readonly files: MountFiles;
+  /** Whether processes of the hand are really kept from changing read-only mounts; false where they are not isolated. */
+  readonly areKept: boolean;
+  /** Where processes of the hand find this path: there itself, but where they see the host's directories. */
+  seenAt(path: string): string;
+}
+
+export type MountFiles = Pick<
+  Hand,
+  "stat" | "readFile" | "writeFile" | "mkdir" | "rename" | "remove" | "walk"
+> & {
+  /** Removes a directory if nothing is in it. False when there is none, or something in it. */
+  removeEmpty(path: string): Promise<boolean>;
+  /** Has the file, made if missing, end with these bytes from `offset` on; programs that have it open see it. */
+  writeFrom(path: string, offset: number, bytes: Uint8Array, mode: number): Promise<void>;
+};
 
 export interface DestroyReport {
   /** Processes that did not die within the bound. */

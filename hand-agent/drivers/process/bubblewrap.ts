@@ -25,6 +25,7 @@ export function bubblewrapArgs(
       ...parentsOf(path).flatMap((parent) => ["--perms", "0755", "--dir", parent]),
       ...["--bind", path, path],
     ]),
+    ...plan.mounts.flatMap(({ from, to, readOnly }) => [readOnly ? "--ro-bind" : "--bind", from, to]),
     ...plan.overlays.flatMap(({ from, to }) => ["--ro-bind", from, to]),
     ...plan.hiddenDirs.flatMap((path) => ["--remount-ro", path]),
     ...["--remount-ro", "/", "--chdir", "/"],

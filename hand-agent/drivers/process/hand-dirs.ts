@@ -16,6 +16,7 @@ import {
   writeFile,
 } from "node:fs/promises";
 import { join } from "node:path";
+import type { MountSpec } from "../driver.ts";
 import type { RestrictedNetwork } from "./hand-network.ts";
 import type { IsolationMode } from "./isolation.ts";
 import { checkPlace, tidyAbove } from "./system-folder.ts";
@@ -33,6 +34,8 @@ export interface HandDirs {
   readonly run: string;
   /** The hand's /tmp. */
   readonly tmp: string;
+  /** What the hand sees as /mnt, where it has mounts. */
+  readonly mnt: string;
   /** Where a new root is built; empty outside of the sandbox. */
   readonly mountPoint: string;
   /** passwd and group with an entry for the hand's uid. */
@@ -50,6 +53,7 @@ export interface HandRecord {
   readonly env: Readonly<Record<string, string>>;
   /** In version 2. */
   readonly network?: RestrictedNetwork | undefined;
+  readonly mounts?: readonly MountSpec[] | undefined;
 }
 
 export async function findHandDirs(handsDir: string, handId: string): Promise<HandDirs> {
@@ -85,6 +89,7 @@ function handDirs(base: string, files: string): HandDirs {
     outputs: join(files, "outputs"),
     run: join(files, "run"),
     tmp: join(files, "tmp"),
+    mnt: join(files, "mnt"),
     mountPoint: join(files, "root"),
     etc: join(files, "etc"),
   };

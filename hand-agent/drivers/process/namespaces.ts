@@ -47,6 +47,10 @@ export function namespacesScript(plan: SandboxPlan, mountPoint: string): string 
     ...plan.hiddenDirs.map((path) => `mount -t tmpfs -o mode=0755,size=1m tendon ${at(path)}`),
     ...plan.hiddenFiles.map((path) => bindFile("/dev/null", path)),
     ...plan.writable.flatMap((path) => [dir(path), `mount --bind ${quote(path)} ${at(path)}`]),
+    ...plan.mounts.map(
+      ({ from, to, readOnly }) =>
+        `[ -d ${at(to)} ] || mkdir -p ${at(to)}\nmount --bind ${quote(from)} ${at(to)}${readOnly ? ` && readonly_mount ${at(to)}` : ""}`,
+    ),
     ...plan.overlays.map(({ from, to }) => bindFile(from, to)),
     ...plan.hiddenDirs.map((path) => `readonly_mount ${at(path)}`),
     `mkdir ${at("/.old")}`,

@@ -36,6 +36,7 @@ import {
   removeDirs,
   writeRecord,
 } from "./hand-dirs.ts";
+import { checkMounts, plannedMounts, prepareMounts } from "./hand-mounts.ts";
 import { checkNetwork, networkVariables, openNetwork, restrictedNetwork } from "./hand-network.ts";
 import { InitChannel } from "./init-channel.ts";
 import { INIT_SCRIPT } from "./init-script.ts";
@@ -73,7 +74,12 @@ const LEFTOVERS_WITHIN_MS = 3_000;
 
 export class ProcessDriver implements Driver {
   readonly name = "process";
-  readonly capabilities: DriverCapabilities = { park: true, limits: [], network: "configurable" };
+  readonly capabilities: DriverCapabilities = {
+    park: true,
+    limits: [],
+    network: "configurable",
+    mounts: true,
+  };
   readonly tools: readonly ToolDefinition[];
   private readonly options: ProcessDriverOptions;
   private readonly handsDir: string;
@@ -102,6 +108,7 @@ export class ProcessDriver implements Driver {
     if (living) return living;
     return this.keep(spec.handId, async () => {
       checkSpec(spec);
+      checkMounts(spec.mounts ?? []);
       const dirs = await findHandDirs(this.handsDir, spec.handId);
       const before = await readRecord(dirs);
       if (before && (await hasFiles(dirs))) return this.resume(before, dirs, signal);
@@ -110,7 +117,8 @@ export class ProcessDriver implements Driver {
         const way = await this.way();
         const network = restrictedNetwork(spec.network);
         checkNetwork(network, way.mode);
-        const hand = await this.create(spec.handId, way, { env: spec.env ?? {}, network }, signal);
+        const { env = {}, mounts } = spec;
+        const hand = await this.create(spec.handId, way, { env, network, mounts }, signal);
         await this.putResources(hand, spec, signal);
         return hand;
       } catch (error) {
@@ -191,14 +199,16 @@ export class ProcessDriver implements Driver {
   private async create(
     handId: string,
     { mode, elsewhere }: Way,
-    { env, network }: Pick<HandRecord, "env" | "network">,
+    { env, network, mounts }: Pick<HandRecord, "env" | "network" | "mounts">,
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
     await mkdir(this.handsDir, { recursive: true, mode: 0o711 });
     await chmod(this.handsDir, 0o711);
     const dirs = elsewhere ? await this.makeElsewhere(handId) : await findHandDirs(this.handsDir, handId);
     const uid = await this.prepareWithUid(dirs, mode);
-    const record: HandRecord = { version: network === undefined ? 1 : 2, handId, mode, uid, env, network };
+    await prepareMounts(dirs, mounts ?? [], uid);
+    const version = network === undefined ? 1 : 2;
+    const record: HandRecord = { version, handId, mode, uid, env, network, mounts };
     await writeRecord(dirs, record);
     return this.open(record, dirs, { resumed: false }, signal);
   }
@@ -252,6 +262,7 @@ export class ProcessDriver implements Driver {
     }
     await this.killLeftovers(record);
     await prepareDirs(dirs, record.uid);
+    await prepareMounts(dirs, record.mounts ?? [], record.uid);
     return this.open(record, dirs, { resumed: true }, signal);
   }
 
@@ -273,6 +284,7 @@ export class ProcessDriver implements Driver {
       identity,
       dirs,
       env: record.env,
+      mounts: record.mounts ?? [],
       resumed,
       clock: this.options.clock,
       log: this.options.log,
@@ -295,7 +307,7 @@ export class ProcessDriver implements Driver {
   }
 
   private async launch(
-    { handId, mode, network }: HandRecord,
+    { handId, mode, network, mounts = [] }: HandRecord,
     identity: Identity,
     dirs: HandDirs,
     signal: AbortSignal | undefined,
@@ -310,6 +322,7 @@ export class ProcessDriver implements Driver {
         ...(this.options.hiddenPaths ?? []),
       ],
       writable: [dirs.work, dirs.outputs, dirs.run],
+      mounts: plannedMounts(dirs, mounts),
       tmpDir: dirs.tmp,
       overlays: named
         ? ["passwd", "group"].map((name) => ({ from: join(dirs.etc, name), to: `/etc/${name}` }))

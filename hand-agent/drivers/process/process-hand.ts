@@ -1,20 +1,23 @@
 /** One hand of the process driver: a sandbox, its first process, its files. */
 import type { Clock } from "../../../kit/clock.ts";
 import type { Logger } from "../../../kit/log.ts";
+import { ContainedFiles } from "../contained-files.ts";
 import {
   type DestroyReport,
   type ExecSpec,
   type Hand,
   HandError,
+  type HandMounts,
   type HandPipe,
   type JsonValue,
+  type MountSpec,
   type ProcessInfo,
   type RunningProcess,
 } from "../driver.ts";
 import { ForwardedFiles } from "../forwarded-files.ts";
-import { ContainedFiles } from "./contained-files.ts";
 import { checkPassable, FifoInput, FifoPipe, FifoStock, PipeLost } from "./fifo-pipe.ts";
 import type { HandDirs } from "./hand-dirs.ts";
+import { mountRoots, openMounts } from "./hand-mounts.ts";
 import type { InitChannel } from "./init-channel.ts";
 import { hasPidNamespace, type Identity, type IsolationMode } from "./isolation.ts";
 import { killHard, ProcessTable } from "./process-table.ts";
@@ -37,6 +40,7 @@ export interface ProcessHandOptions {
   readonly identity: Identity;
   readonly dirs: HandDirs;
   readonly env: Readonly<Record<string, string>>;
+  readonly mounts: readonly MountSpec[];
   readonly resumed: boolean;
   readonly clock: Clock;
   readonly log: Logger;
@@ -56,6 +60,7 @@ export class ProcessHand extends ForwardedFiles implements Hand {
   readonly workdir: string;
   readonly outputsDir: string;
   readonly roots: readonly string[];
+  readonly mounts?: HandMounts;
   readonly resumed: boolean;
   private readonly options: ProcessHandOptions;
   protected readonly files: ContainedFiles;
@@ -74,12 +79,14 @@ export class ProcessHand extends ForwardedFiles implements Hand {
     this.resumed = options.resumed;
     this.workdir = dirs.work;
     this.outputsDir = dirs.outputs;
-    this.roots = [dirs.work, dirs.outputs];
     this.options = options;
-    this.files = new ContainedFiles({
-      roots: this.roots,
-      owner: identity.asRoot && options.mode !== "none" ? identity : undefined,
-    });
+    const { mode, mounts } = options;
+    const owner = identity.asRoot && mode !== "none" ? identity : undefined;
+    const own = [dirs.work, dirs.outputs].map((path) => ({ path, at: path }));
+    const roots = [...own, ...mountRoots(dirs, mounts, mode)];
+    this.roots = roots.map(({ path }) => path);
+    this.files = new ContainedFiles({ roots, owner });
+    if (mounts.length > 0) this.mounts = openMounts(dirs, mounts, { mode, owner });
     this.stock = new FifoStock(dirs.run, async (names) => (await this.init()).makePipes(dirs.run, names));
   }
 

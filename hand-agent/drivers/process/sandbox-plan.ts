@@ -21,6 +21,8 @@ export interface SandboxPlan {
   readonly resolvConf: string | undefined;
   /** Directories of the hand, bound at the same path. */
   readonly writable: readonly string[];
+  /** Directories bound elsewhere, those that lie in others after them. */
+  readonly mounts: readonly { readonly from: string; readonly to: string; readonly readOnly: boolean }[];
   /** Bound at /tmp and /var/tmp. */
   readonly tmpDir: string;
   /** Files bound over others, e.g. a passwd file with an entry for the hand's uid. */
@@ -32,6 +34,7 @@ const VISIBLE = /^(bin|sbin|lib|lib32|lib64|libx32|usr|etc|opt|var|nix|gnu)$/;
 export function planSandbox(options: {
   hiddenPaths: readonly string[];
   writable: readonly string[];
+  mounts?: SandboxPlan["mounts"];
   tmpDir: string;
   overlays: SandboxPlan["overlays"];
 }): SandboxPlan {
@@ -54,6 +57,7 @@ export function planSandbox(options: {
     hiddenFiles: [...files].sort(),
     resolvConf: resolv?.startsWith("/run/") ? resolv : undefined,
     writable: options.writable,
+    mounts: options.mounts ?? [],
     tmpDir: options.tmpDir,
     overlays: options.overlays,
   };

@@ -1,4 +1,4 @@
-/** The file primitives of a process hand: done by the agent, contained by `locate`, owned by the hand's uid. */
+/** File primitives that the agent does itself, on directories of its machine: contained by `locate`, owned by the hand's uid. */
 import { randomBytes } from "node:crypto";
 import { constants } from "node:fs";
 import {
@@ -10,18 +10,27 @@ import {
   readdir,
   readlink,
   rename,
+  rmdir,
   symlink,
   unlink,
 } from "node:fs/promises";
 import { join } from "node:path";
-import { FileError, type FileStat, type WalkEntry, type WalkOptions } from "../driver.ts";
-import { asFileError, Dir, type LocateOptions, locate, type Place } from "./contained-path.ts";
+import {
+  asFileError,
+  Dir,
+  type LocateOptions,
+  locate,
+  type Place,
+  type Root,
+  readOnly,
+} from "./contained-path.ts";
+import { FileError, type FileStat, type WalkEntry, type WalkOptions } from "./driver.ts";
 
 const CHUNK_BYTES = 64 * 1024;
 const DEFAULT_MAX_DEPTH = 40;
 
 export interface ContainedFilesOptions {
-  readonly roots: readonly string[];
+  readonly roots: readonly Root[];
   /** Who owns what is made here; undefined: the agent itself. */
   readonly owner: { readonly uid: number; readonly gid: number } | undefined;
 }
@@ -78,7 +87,7 @@ export class ContainedFiles {
     content: Uint8Array | AsyncIterable<Uint8Array>,
     { mode = 0o600, signal }: { mode?: number; signal?: AbortSignal } = {},
   ): Promise<{ bytes: number }> {
-    return this.at(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
+    return this.change(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
       const finalMode = (await modeToKeep(dir.entry(name), path)) ?? mode;
       const temporary = dir.entry(`.tendon-${randomBytes(8).toString("hex")}.tmp`);
       const handle = await open(temporary, constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL, 0o600);
@@ -98,7 +107,7 @@ export class ContainedFiles {
   }
 
   mkdir(path: string): Promise<void> {
-    return this.at(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
+    return this.change(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
       if (name === ".") return;
       try {
         await mkdir(dir.entry(name), { mode: 0o700 });
@@ -112,19 +121,50 @@ export class ContainedFiles {
   }
 
   rename(from: string, to: string): Promise<void> {
-    return this.at(from, { keepLastLink: true }, (source) =>
-      this.at(to, { keepLastLink: true }, (target) =>
+    return this.change(from, { keepLastLink: true }, (source) =>
+      this.change(to, { keepLastLink: true }, (target) =>
         rename(source.dir.entry(source.name), target.dir.entry(target.name)),
       ),
     );
   }
 
   remove(path: string): Promise<void> {
-    return this.at(path, { keepLastLink: true }, async ({ dir, name }) => {
+    return this.change(path, { keepLastLink: true }, async ({ dir, name }) => {
       try {
         await unlink(dir.entry(name));
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+      }
+    });
+  }
+
+  /** Removes a directory if nothing is in it. False when there is no such directory, or something in it. */
+  removeEmpty(path: string): Promise<boolean> {
+    return this.change(path, { keepLastLink: true }, async ({ dir, name }) => {
+      try {
+        await rmdir(dir.entry(name));
+        return true;
+      } catch (error) {
+        const { code = "" } = error as NodeJS.ErrnoException;
+        if (["ENOENT", "ENOTEMPTY", "EEXIST", "ENOTDIR", "EBUSY"].includes(code)) return false;
+        throw error;
+      }
+    });
+  }
+
+  /** Has the file, made if missing, end with these bytes from `offset` on; programs that have it open see it. */
+  writeFrom(path: string, offset: number, bytes: Uint8Array, mode: number): Promise<void> {
+    return this.change(path, { makeParents: (created) => this.own(created) }, async ({ dir, name }) => {
+      const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+      const handle = await open(dir.entry(name), flags, mode);
+      try {
+        await handle.truncate(offset);
+        for (let done = 0; done < bytes.byteLength; ) {
+          const { bytesWritten } = await handle.write(bytes, done, bytes.byteLength - done, offset + done);
+          done += bytesWritten;
+        }
+      } finally {
+        await handle.close();
       }
     });
   }
@@ -142,7 +182,7 @@ export class ContainedFiles {
 
   makeLink(path: string, target: string): Promise<void> {
     const makeParents = (created: string) => this.own(created);
-    return this.at(path, { keepLastLink: true, makeParents }, async ({ dir, name }) => {
+    return this.change(path, { keepLastLink: true, makeParents }, async ({ dir, name }) => {
       await symlink(target, dir.entry(name));
       const { owner } = this.options;
       if (owner) await lchown(dir.entry(name), owner.uid, owner.gid);
@@ -150,7 +190,7 @@ export class ContainedFiles {
   }
 
   setMode(path: string, mode: number): Promise<void> {
-    return this.at(path, {}, async ({ dir, name }) => {
+    return this.change(path, {}, async ({ dir, name }) => {
       const handle = await open(
         dir.entry(name),
         constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK,
@@ -166,6 +206,13 @@ export class ContainedFiles {
   async *walk(path: string, options: WalkOptions = {}): AsyncGenerator<WalkEntry> {
     const top = await this.at(path, {}, async ({ dir, name, path: real }) => Dir.open(dir.entry(name), real));
     yield* walkDir(top, 1, options);
+  }
+
+  private change<T>(path: string, options: LocateOptions, use: (place: Place) => Promise<T>): Promise<T> {
+    return this.at(path, options, async (place) => {
+      if (place.readOnly) throw readOnly(path);
+      return use(place);
+    });
   }
 
   private async at<T>(path: string, options: LocateOptions, use: (place: Place) => Promise<T>): Promise<T> {

@@ -7,7 +7,7 @@
 import { constants } from "node:fs";
 import { type FileHandle, lstat, mkdir, open, readlink } from "node:fs/promises";
 import { isAbsolute, join, resolve, sep } from "node:path";
-import { FileError, type FileErrorCode } from "../driver.ts";
+import { FileError, type FileErrorCode } from "./driver.ts";
 
 const MAX_LINKS = 40;
 // Not in node's constants, the same on all Linux architectures that Node runs on.
@@ -44,12 +44,23 @@ export class Dir {
   }
 }
 
+/** A directory that paths may lead to. */
+export interface Root {
+  /** As it is named in the hand. */
+  readonly path: string;
+  /** Where the agent finds it. */
+  readonly at: string;
+  /** Nothing below it may be changed through the hand. */
+  readonly readOnly?: boolean;
+}
+
 /** A name in an open directory: the end of a path, with all links before it resolved. Close it after use. */
 export interface Place {
   readonly dir: Dir;
   /** "." for a root itself. */
   readonly name: string;
   readonly path: string;
+  readonly readOnly: boolean;
 }
 
 export interface LocateOptions {
@@ -60,7 +71,7 @@ export interface LocateOptions {
 }
 
 export async function locate(
-  roots: readonly string[],
+  roots: readonly Root[],
   path: string,
   options: LocateOptions = {},
 ): Promise<Place> {
@@ -75,14 +86,15 @@ export async function locate(
 }
 
 class Walk {
-  private readonly roots: readonly string[];
+  private readonly roots: readonly Root[];
   private readonly asked: string;
   private readonly options: LocateOptions;
   private stack: Dir[] = [];
   private todo: string[] = [];
   private links = 0;
+  private readOnly = false;
 
-  constructor(roots: readonly string[], asked: string, options: LocateOptions) {
+  constructor(roots: readonly Root[], asked: string, options: LocateOptions) {
     this.roots = roots;
     this.asked = asked;
     this.options = options;
@@ -124,6 +136,7 @@ class Walk {
       this.stack.push(await Dir.open(dir.entry(name), path));
     } catch (error) {
       if (codeOf(error) !== "ENOENT" || !this.options.makeParents) throw error;
+      if (this.readOnly) throw readOnly(this.asked);
       await mkdir(dir.entry(name), { mode: 0o700 });
       await this.options.makeParents(dir.entry(name));
       this.stack.push(await Dir.open(dir.entry(name), path));
@@ -142,11 +155,12 @@ class Walk {
 
   private async startAt(path: string): Promise<void> {
     const absolute = resolve(path);
-    const root = this.roots.find((each) => absolute === each || absolute.startsWith(each + sep));
+    const root = this.roots.find(({ path }) => absolute === path || absolute.startsWith(path + sep));
     if (root === undefined) throw this.outside();
     await this.close();
-    this.stack = [await Dir.open(root, root)];
-    this.todo = components(absolute.slice(root.length));
+    this.stack = [await Dir.open(root.at, root.path)];
+    this.readOnly = root.readOnly === true;
+    this.todo = components(absolute.slice(root.path.length));
   }
 
   private async up(): Promise<void> {
@@ -159,12 +173,17 @@ class Walk {
   private keep(name: string): Place {
     const dir = this.top;
     this.stack.pop();
-    return { dir, name, path: name === "." ? dir.path : join(dir.path, name) };
+    const path = name === "." ? dir.path : join(dir.path, name);
+    return { dir, name, path, readOnly: this.readOnly };
   }
 
   private outside(): FileError {
     return new FileError("outside", this.asked, "the path leads outside the hand's directories");
   }
+}
+
+export function readOnly(path: string): FileError {
+  return new FileError("permission", path, "it is read-only");
 }
 
 function components(path: string): string[] {

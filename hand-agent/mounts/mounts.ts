@@ -1,0 +1,265 @@
+/**
+ * The mounts of all hands: memory stores and session logs are brought up to date before each call and stores once more
+ * after it, one hand at a time, each within a bound. A call never fails because of them; what could not be done is told
+ * in its result and done with the next one.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { isTendonError, messageOf } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+import type {
+  ReadSessionLogResponse,
+  SyncMemoryResponse,
+} from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { type Hand, HandError, type HandMounts } from "../drivers/driver.ts";
+import { MemoryCopy, type SyncRequest } from "./memory-copy.ts";
+import { MemoryScanner } from "./memory-scan.ts";
+import type { MountConfig, MountedStore } from "./mount-config.ts";
+import { type MountState, MountStates, newStoreState, type StoreState } from "./mount-state.ts";
+import { bringLogUpToDate } from "./session-log-file.ts";
+
+/** The server, by the connection of now; both reject when there is none. */
+export interface MountsServer {
+  syncMemory(
+    request: SyncRequest & { handId: string; ownerNumber: bigint },
+    signal: AbortSignal,
+  ): Promise<SyncMemoryResponse>;
+  readSessionLog(
+    request: { handId: string; ownerNumber: bigint; afterPosition: bigint },
+    signal: AbortSignal,
+  ): AsyncIterable<ReadSessionLogResponse>;
+}
+
+export interface MountsDeps {
+  readonly dataDir: string;
+  readonly server: MountsServer;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+/** A hand with mounts, and in whose name it is used. */
+export interface MountedHand {
+  readonly hand: Hand;
+  readonly config: MountConfig;
+  /** As far as the agent knows by now. */
+  readonly ownerNumber: () => bigint;
+}
+
+/** The agent's record of a hand, as far as mounts go. */
+export interface MountRecord {
+  readonly mounts?: MountConfig | undefined;
+  /** Decimal digits; only ever grows. */
+  readonly ownerNumber: string;
+}
+
+function mountedOf(hand: Hand, record: MountRecord): MountedHand | undefined {
+  const { mounts: config } = record;
+  return config && { hand, config, ownerNumber: () => BigInt(record.ownerNumber) };
+}
+
+/** What a new hand finds below /mnt. Throws HandError when it could not be had. */
+export async function fillMounts(
+  mounts: Mounts | undefined,
+  hand: Hand,
+  record: MountRecord,
+  signal: AbortSignal,
+): Promise<void> {
+  const mounted = mountedOf(hand, record);
+  if (mounted === undefined) return;
+  if (mounts === undefined) throw new HandError("this hand agent keeps nothing below /mnt in hands");
+  await mounts.fill(mounted, signal).catch((error) => {
+    signal.throwIfAborted();
+    throw new HandError(`what is below /mnt could not be given: ${messageOf(error)}`, { cause: error });
+  });
+}
+
+/** A call waits no longer than this for what others changed, and its result no longer for what it changed. */
+const CALL_WITHIN_MS = 10_000;
+
+interface Kept {
+  state: MountState;
+  readonly scanners: Map<string, MemoryScanner>;
+  turn: Promise<unknown>;
+}
+
+export class Mounts {
+  private readonly deps: MountsDeps;
+  private readonly states: MountStates;
+  private readonly kept = new Map<string, Promise<Kept>>();
+  private readonly opened = new WeakMap<Hand, MountedHand>();
+
+  constructor(deps: MountsDeps) {
+    this.deps = deps;
+    this.states = new MountStates(deps.dataDir);
+  }
+
+  /** The hand takes calls from now on. */
+  open(hand: Hand, record: MountRecord): void {
+    const mounted = mountedOf(hand, record);
+    if (mounted !== undefined) this.opened.set(hand, mounted);
+  }
+
+  /** Undefined for a hand without mounts. */
+  of(hand: Hand): MountedHand | undefined {
+    return this.opened.get(hand);
+  }
+
+  /** All of it, for a new hand. Rejects when it could not be had. */
+  async fill(mounted: MountedHand, signal: AbortSignal): Promise<void> {
+    await this.inTurn(mounted, signal, async (kept, mounts) => {
+      for (const store of mounted.config.memoryStores)
+        await this.syncStore(mounted, mounts, kept, store, signal);
+      if (mounted.config.sessionLog) await this.syncLog(mounted, mounts, kept, signal);
+    });
+  }
+
+  /** Gives notes for the model. Never rejects. */
+  beforeCall(mounted: MountedHand): Promise<string[]> {
+    return this.withinBound(
+      mounted,
+      "what is below it could not be brought up to date",
+      (kept, mounts, signal) => this.syncAll(mounted, mounts, kept, signal, mounted.config.sessionLog),
+    );
+  }
+
+  /** Gives notes for the model. Never rejects. */
+  afterCall(mounted: MountedHand): Promise<string[]> {
+    if (mounted.config.memoryStores.length === 0) return Promise.resolve([]);
+    return this.withinBound(
+      mounted,
+      "changes are not saved yet and will be with the next call",
+      (kept, mounts, signal) => this.syncAll(mounted, mounts, kept, signal, false),
+    );
+  }
+
+  /** The hand is gone. */
+  async forget(handId: string): Promise<void> {
+    this.kept.delete(handId);
+    await this.states.remove(handId);
+  }
+
+  private async withinBound(
+    mounted: MountedHand,
+    trouble: string,
+    run: (kept: Kept, mounts: HandMounts, signal: AbortSignal) => Promise<string[]>,
+  ): Promise<string[]> {
+    const limit = new AbortController();
+    const stopTimer = this.deps.clock.after(CALL_WITHIN_MS, () =>
+      limit.abort(new Error(`it took longer than ${CALL_WITHIN_MS / 1_000} s`)),
+    );
+    try {
+      return await this.inTurn(mounted, limit.signal, (kept, mounts) => run(kept, mounts, limit.signal));
+    } catch (error) {
+      const why = limit.signal.aborted ? messageOf(limit.signal.reason) : messageOf(error);
+      this.deps.log.warn({ handId: mounted.hand.id, error: why }, "the mounts of a hand are not up to date");
+      return [`[/mnt: ${trouble} (${why})]`];
+    } finally {
+      stopTimer();
+    }
+  }
+
+  private async syncAll(
+    mounted: MountedHand,
+    mounts: HandMounts,
+    kept: Kept,
+    signal: AbortSignal,
+    withLog: boolean,
+  ): Promise<string[]> {
+    const notes: string[] = [];
+    for (const store of mounted.config.memoryStores)
+      notes.push(...(await this.syncStore(mounted, mounts, kept, store, signal)));
+    if (withLog) await this.syncLog(mounted, mounts, kept, signal);
+    return notes.map((note) => `[${note}]`);
+  }
+
+  private async syncStore(
+    { hand, ownerNumber }: MountedHand,
+    mounts: HandMounts,
+    kept: Kept,
+    store: MountedStore,
+    signal: AbortSignal,
+  ): Promise<string[]> {
+    const { memoryStoreId } = store;
+    const state = kept.state.stores[memoryStoreId] ?? newStoreState();
+    kept.state.stores[memoryStoreId] = state;
+    const before = fingerprint(state);
+    const copy = new MemoryCopy({
+      store,
+      state,
+      mounts,
+      scanner: scannerOf(kept, store, mounts, this.deps.clock),
+    });
+    const sync = (request: SyncRequest) =>
+      this.deps.server.syncMemory({ ...request, handId: hand.id, ownerNumber: ownerNumber() }, signal);
+    try {
+      return await copy.bringUpToDate(sync, signal);
+    } catch (error) {
+      if (!isTendonError(error, "NOT_FOUND")) throw error;
+      // It was deleted, or the hand belongs to a session that was not given it.
+      await copy.clear(signal);
+      return before === EMPTY ? [] : [`${store.path}: the memory store is not there any more`];
+    } finally {
+      if (fingerprint(state) !== before) await this.states.write(hand.id, kept.state);
+    }
+  }
+
+  private async syncLog(
+    { hand, ownerNumber: ownerOf }: MountedHand,
+    mounts: HandMounts,
+    kept: Kept,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const ownerNumber = ownerOf();
+    await bringLogUpToDate({
+      mounts,
+      ownerNumber,
+      state: kept.state.log,
+      readLog: (afterPosition) =>
+        this.deps.server.readSessionLog({ handId: hand.id, ownerNumber, afterPosition }, signal),
+      save: async (log) => {
+        kept.state.log = log;
+        await this.states.write(hand.id, kept.state);
+      },
+    });
+  }
+
+  private async inTurn<T>(
+    { hand }: MountedHand,
+    signal: AbortSignal,
+    run: (kept: Kept, mounts: HandMounts) => Promise<T>,
+  ): Promise<T> {
+    const { mounts } = hand;
+    if (mounts === undefined) throw new Error("the hand has no mounts");
+    const kept = await this.keep(hand.id);
+    const result = kept.turn.then(() => {
+      signal.throwIfAborted();
+      return run(kept, mounts);
+    });
+    kept.turn = result.catch(() => {});
+    return result;
+  }
+
+  private keep(handId: string): Promise<Kept> {
+    const known = this.kept.get(handId);
+    if (known !== undefined) return known;
+    const kept = this.states
+      .read(handId)
+      .then((state) => ({ state, scanners: new Map<string, MemoryScanner>(), turn: Promise.resolve() }));
+    this.kept.set(handId, kept);
+    return kept;
+  }
+}
+
+/** A hand that came back has other primitives than the one before. */
+function scannerOf(kept: Kept, store: MountedStore, mounts: HandMounts, clock: Clock): MemoryScanner {
+  const known = kept.scanners.get(store.memoryStoreId);
+  if (known?.isOf(mounts)) return known;
+  const scanner = new MemoryScanner(mounts, store.path, () => clock.nowMs());
+  kept.scanners.set(store.memoryStoreId, scanner);
+  return scanner;
+}
+
+function fingerprint(state: StoreState): string {
+  return JSON.stringify(state);
+}
+
+const EMPTY = fingerprint(newStoreState());
