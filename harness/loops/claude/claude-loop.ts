@@ -83,7 +83,12 @@ class ClaudeLoop {
     turn: LoopTurn,
     signal: AbortSignal,
   ): Promise<ProposedResponse> {
-    const reader = new ResponseReader(turn.newEventId, (preview) => isShown && turn.preview(preview));
+    const reader = new ResponseReader({
+      newEventId: () => turn.newEventId(),
+      preview: (preview) => isShown && turn.preview(preview),
+      // What a summary says of calls is none.
+      callBegan: (eventId, modelName) => isShown && turn.callBegan(eventId, modelName),
+    });
     for await (const event of this.client.stream(body, turn.maxSilenceMs, signal)) reader.take(event);
     return reader.finish();
   }

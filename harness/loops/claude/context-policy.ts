@@ -35,6 +35,8 @@ const MAX_SUMMARY_FAILURES = 3;
 /** Of the window, for the transcript that is to be summarised: at first, then after each failure. */
 const TRANSCRIPT_SHARES = [0.5, 0.25, 0.1];
 const EXTRACT_SHARE = 0.05;
+/** Of the window, for the summary itself and the question. */
+const SUMMARY_SHARE = 0.08;
 /** Of the window, for the answer, where answers may be longer than that. */
 const MAX_ANSWER_SHARE = 0.25;
 /** Below this share of the window messages are not what fills it. */
@@ -86,7 +88,7 @@ export function contextStep(
 }
 
 function compactStep(history: History, size: ContextSize, keepBytes: number): ContextStep {
-  const { tokens, windowTokens, tokensPerByte, answerTokens } = size;
+  const { tokens, windowTokens, tokensPerByte } = size;
   const { tooLong, noSummary, summaries } = history.trouble;
   const bytes = (share: number) => Math.floor((windowTokens * share) / tokensPerByte);
   // The first refusal was of the talk's own request.
@@ -96,7 +98,7 @@ function compactStep(history: History, size: ContextSize, keepBytes: number): Co
   return {
     kind: "summarise",
     keepFrom: isFirst ? keepFrom(history, keepBytes) : 0,
-    wholeTalk: isFirst && tokens + answerTokens <= windowTokens,
+    wholeTalk: isFirst && tokens <= windowTokens * (1 - SUMMARY_SHARE),
     maxBytes: bytes(TRANSCRIPT_SHARES[failures] ?? EXTRACT_SHARE),
   };
 }

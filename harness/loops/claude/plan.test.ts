@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { create, fromJsonString } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
 import { AgentSchema, type AgentSpec, AgentSpecSchema } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
@@ -57,34 +57,12 @@ const SPEC = create(AgentSpecSchema, {
 });
 const messagesOf = (history: readonly Event[]) => JSON.parse(bodyOf(SPEC, history)).messages;
 
-describe.each(["session", "rich"])("the recorded session %s", (name) => {
-  const spec = fromJsonString(AgentSpecSchema, golden(`${name}.agent.json`));
-  const log = lines(`${name}.log.ndjson`).map((line) => {
-    const { position, ...event } = JSON.parse(line);
-    return create(EventSchema, { ...event, position: BigInt(position) });
-  });
-  const requests = lines(`${name}.requests.ndjson`);
-  const prefixes = log.flatMap(({ type }, i) =>
-    type === "span.model_request_start" ? [log.slice(0, i + 1)] : [],
-  );
-
-  it("gives the bytes of each request again, from the log up to its start (R6)", () => {
-    expect(prefixes).toHaveLength(requests.length);
-    for (const [i, prefix] of prefixes.entries()) expect(bodyOf(spec, prefix)).toBe(requests[i]);
-  });
-
-  it("gives the same bytes from a log of which a copy of a dead holder's attempt is part", () => {
-    for (const [i, prefix] of prefixes.entries()) {
-      const again = [...prefix, ...logOf(DEAD, START)];
-      expect(bodyOf(spec, again)).toBe(requests[i]);
-    }
-  });
-
-  it("marks at most four places for the cache, and each request begins with the one before", () => {
-    const plain = requests.map((request) => request.replaceAll(`,"cache_control":{"type":"ephemeral"}`, ""));
-    for (const [i, request] of requests.entries()) {
-      expect(request.split("cache_control").length - 1).toBeLessThanOrEqual(4);
-      if (i > 0) expect(plain[i]!.startsWith(plain[i - 1]!.replace(/\]\}\]\}$/, ""))).toBe(true);
+describe.each(["session", "rich", "long"])("requests of the recorded session %s", (name) => {
+  it("mark at most four places for the cache", () => {
+    for (const request of lines(`${name}.requests.ndjson`)) {
+      const marks = request.split(`,"cache_control":{"type":"ephemeral"}`).length - 1;
+      if (!request.includes("<conversation>")) expect(marks).toBeGreaterThan(0);
+      expect(marks).toBeLessThanOrEqual(4);
     }
   });
 });

@@ -32,9 +32,17 @@ interface FormingBlock {
   readonly index: number;
 }
 
+/** What a turn gives to whoever reads its answer. */
+export interface ReaderHooks {
+  newEventId(): string;
+  preview(preview: LoopPreview): void;
+  callBegan(eventId: string, modelName: string): void;
+}
+
 export class ResponseReader {
   private readonly newEventId: () => string;
   private readonly preview: (preview: LoopPreview) => void;
+  private readonly callBegan: (eventId: string, modelName: string) => void;
   private readonly blocks: FormingBlock[] = [];
   private readonly byIndex = new Map<number, FormingBlock>();
   private chars = 0;
@@ -43,9 +51,10 @@ export class ResponseReader {
   private stopDetails: Json = {};
   private isWhole = false;
 
-  constructor(newEventId: () => string, preview: (preview: LoopPreview) => void) {
+  constructor({ newEventId, preview, callBegan }: ReaderHooks) {
     this.newEventId = newEventId;
     this.preview = preview;
+    this.callBegan = callBegan;
   }
 
   /** Throws BrokenAnswer for what no answer holds. */
@@ -101,6 +110,7 @@ export class ResponseReader {
     const type =
       start.type === "text" ? "agent.message" : /thinking/.test(stringOf(start.type)) ? "agent.thinking" : "";
     if (type !== "" && !joins) this.preview({ kind: "start", eventId: block.eventId, type });
+    if (start.type === "tool_use") this.callBegan(block.eventId, stringOf(start.name));
   }
 
   private blockAt(event: StreamEvent): FormingBlock {
