@@ -15,6 +15,7 @@ const BEHIND_POOLER = [
   "hand-executions",
   "hand-parking",
   "hand-agents",
+  "hand-placement",
   "hand-short-calls",
   "hand-sweeper",
   "replicas-failures",

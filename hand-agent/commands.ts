@@ -15,6 +15,7 @@ import { handReport } from "./hand-report.ts";
 import { HandRefusal, type Hands } from "./hands.ts";
 import type { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
+import { AGAINST_COPIES } from "./tunnel/supervisor.ts";
 
 export interface CommandDeps {
   hands: Hands;
@@ -52,6 +53,11 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
       return;
     case "ownerChanged":
       void changeOwner(deps, command.value);
+      return;
+    case "identityShared":
+      log.error(
+        `another process tries to connect with this agent's identity, and is refused; ${AGAINST_COPIES}`,
+      );
       return;
     default:
       log.warn({ command: command.case ?? "unknown" }, "the server asks for what this build cannot do");

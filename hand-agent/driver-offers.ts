@@ -39,16 +39,27 @@ async function probeDriver(driver: Driver): Promise<DriverOffer> {
   return { name: driver.name, available, isolation, detail, description, driver };
 }
 
-/** Looks again which images there are. Where that cannot be said now, what was said before stays. Never rejects. */
-export async function refreshImages(offers: readonly DriverOffer[], log: Logger): Promise<void> {
-  for (const { available, description, driver } of offers) {
+/**
+ * Looks again which images there are; resolves with the offers that have others now. Where that cannot be said, what was
+ * said before stays. Never rejects.
+ */
+export async function refreshImages(offers: readonly DriverOffer[], log: Logger): Promise<DriverOffer[]> {
+  const changed: DriverOffer[] = [];
+  for (const offer of offers) {
+    const { available, description, driver } = offer;
     if (!available || driver.images === undefined) continue;
     try {
-      description.images = await driver.images();
+      const images = await driver.images();
+      const isSame =
+        images.length === description.images.length &&
+        images.every((name, i) => name === description.images[i]);
+      if (!isSame) changed.push(offer);
+      description.images = images;
     } catch (error) {
       log.warn(`the images of the driver ${driver.name} could not be listed: ${messageOf(error)}`);
     }
   }
+  return changed;
 }
 
 /** One line a driver, at start. */

@@ -8,10 +8,9 @@ import { StartupError } from "../kit/program.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
 import type { Tracing } from "../kit/trace.ts";
 import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import type { MachineResources } from "../proto/gen/tendon/v1/hand_pb.js";
 import { carryOut } from "./commands.ts";
 import { claimDataDir, type DataDir } from "./data-dir.ts";
-import { type DriverOffer, logOffers, probeDrivers, refreshImages } from "./driver-offers.ts";
+import { type DriverOffer, logOffers, probeDrivers } from "./driver-offers.ts";
 import { type Driver, HandError } from "./drivers/driver.ts";
 import { enrollUntilDone } from "./enrollment.ts";
 import { Executions } from "./executions.ts";
@@ -26,8 +25,9 @@ import {
   loadKey,
   revokedText,
 } from "./identity.ts";
+import { inTime } from "./in-time.ts";
 import { Journal } from "./journal.ts";
-import { readMachineResources } from "./machine-resources.ts";
+import { MachineWatch } from "./machine-watch.ts";
 import { Mounts } from "./mounts/mounts.ts";
 import { mountsServer } from "./mounts/mounts-server.ts";
 import { withMounts } from "./mounts/tool-with-mounts.ts";
@@ -69,10 +69,10 @@ export interface HandAgentOptions {
 const DEFAULT_DRAIN_MS = 4_000;
 /** For the server to take the last results. */
 const LAST_RESULTS_MS = 1_000;
-/** Tokens live for four minutes. */
 /** For an operator to see what a restored database does not know. */
 const KEEP_AFTER_RESTORE_MS = 7 * 24 * 3_600_000;
 const LOOK_AT_MACHINE_MS = 30_000;
+/** Tokens live for four minutes. */
 const RENEW_TOKEN_MS = 60_000;
 
 interface Parts {
@@ -84,6 +84,7 @@ interface Parts {
   readonly executions: Executions;
   readonly transfers: Transfers;
   readonly offline: OfflineWatch;
+  readonly machine: MachineWatch;
 }
 
 export class HandAgent implements Service {
@@ -100,7 +101,8 @@ export class HandAgent implements Service {
   private identity: Identity | undefined;
   private joinToken: string | undefined;
   private tunnel: Tunnel | undefined;
-  private machine: MachineResources | undefined;
+  /** Another process took the connection over; until this one has one again. */
+  private superseded = false;
   private running: Promise<void> | undefined;
   private starting: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
@@ -182,8 +184,8 @@ export class HandAgent implements Service {
       capacity,
       clock,
       log,
-      readStored: (handId, sha256, signal) => this.readStored(handId, sha256, signal),
       mounts,
+      readStored: (handId, sha256, signal) => this.readStored(handId, sha256, signal),
       ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
     });
     const leftProcesses = (handId: string) => void this.reportHand(handId);
@@ -201,7 +203,9 @@ export class HandAgent implements Service {
     const { keepOfflineMs } = this.options;
     const offline = new OfflineWatch({ hands, executions, clock, log, keepOfflineMs });
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
-    return { dataDir, key, offers, journal, hands, executions, transfers, offline };
+    const tell: Tunnel["send"] = (news) => this.tunnel?.send(news);
+    const machine = new MachineWatch({ dir: dataDir.path, offers, tell, log });
+    return { dataDir, key, offers, journal, hands, executions, transfers, offline, machine };
   }
 
   private async supervise(): Promise<void> {
@@ -215,10 +219,10 @@ export class HandAgent implements Service {
     const { clock, log, welcomeWithinMs } = this.options;
     const token = new AgentToken(this.parts!.key, this.identity!.handAgentId, clock);
     await token.renew();
-    await this.lookAtMachine();
+    await this.parts!.machine.look();
     const dialled = this.dial(() => token.value());
     const stopRenewing = clock.every(RENEW_TOKEN_MS, () => void token.renew());
-    const stopLooking = clock.every(LOOK_AT_MACHINE_MS, () => void this.lookAtMachine());
+    const stopLooking = clock.every(LOOK_AT_MACHINE_MS, () => void this.parts!.machine.look());
     let stood = () => {};
     const connection = new Connection({
       client: dialled.client(HandAgentService),
@@ -240,6 +244,7 @@ export class HandAgent implements Service {
         };
         try {
           const outcome = await connection.run();
+          if (outcome.kind === "duplicated") this.superseded = true;
           if (outcome.kind !== "broken" || hasStood) return outcome;
           const refusal = await proxyRefusal(this.options);
           return refusal === undefined ? outcome : { kind: "broken", detail: refusal };
@@ -259,6 +264,7 @@ export class HandAgent implements Service {
     const { log } = this.options;
     const { generation, replicaId, installationId } = tunnel.welcome;
     this.tunnel = tunnel;
+    this.superseded = false;
     log.info({ generation: Number(generation), replica: replicaId, url: this.options.url }, "connected");
     if (installationId !== this.identity!.installationId) {
       log.error({ installationId }, "the server is another installation than the one this agent joined");
@@ -298,16 +304,9 @@ export class HandAgent implements Service {
       capacity,
       hands: hands.statuses(),
       executions: executions.statuses(),
-      machine: this.machine,
+      machine: this.parts!.machine.machine,
+      superseded: this.superseded,
     });
-  }
-
-  /** Said again from time to time: what is free changes. */
-  private async lookAtMachine(): Promise<void> {
-    this.machine = await readMachineResources(this.parts!.dataDir.path);
-    this.tunnel?.send({ case: "resources", value: this.machine });
-    // For the next greeting.
-    await refreshImages(this.parts!.offers, this.options.log);
   }
 
   private async *readStored(handId: string, sha256: string, signal: AbortSignal): AsyncGenerator<Uint8Array> {
@@ -428,26 +427,4 @@ function settled<T>(promise: Promise<T>): Promise<() => T> {
       throw error;
     },
   );
-}
-
-/** Whether it was done within the bound, and before `cut`. */
-async function inTime(
-  clock: Clock,
-  ms: number,
-  run: (signal: AbortSignal) => Promise<void>,
-  cut?: AbortSignal,
-): Promise<boolean> {
-  const limit = new AbortController();
-  const abort = () => limit.abort(new Error("out of time"));
-  const cancel = clock.after(ms, abort);
-  cut?.addEventListener("abort", abort, { once: true });
-  if (cut?.aborted) abort();
-  try {
-    await run(limit.signal);
-    return true;
-  } catch {
-    return false;
-  } finally {
-    cancel();
-  }
 }

@@ -113,11 +113,17 @@ function gib(bytes: bigint): string {
   return value < 10 ? value.toFixed(1) : value.toFixed(0);
 }
 
+function stateText({ revokedAt, online, duplicateSeenAt, lastSeenAt }: HandAgent): string {
+  if (revokedAt) return "revoked";
+  const state = online ? "online" : `offline since ${timeText(lastSeenAt)}`;
+  return duplicateSeenAt ? `${state}; a copy of it was refused ${timeText(duplicateSeenAt)}` : state;
+}
+
 function agentTable(agents: readonly HandAgent[]): string {
   const rows = agents.map((agent) => [
     agent.id,
     agent.name,
-    agent.revokedAt ? "revoked" : agent.online ? "online" : `offline since ${timeText(agent.lastSeenAt)}`,
+    stateText(agent),
     agent.pool,
     `${agent.hands}/${agent.capacityHands}`,
     pairsText(agent.labels),

@@ -1,7 +1,5 @@
 /** What `tendon doctor` looks at. Each check says how it is and, unless all is well, what to do. */
-import { execFile } from "node:child_process";
 import { access, constants, stat } from "node:fs/promises";
-import { promisify } from "node:util";
 import { messageOf, REASONS, TendonError } from "../../kit/errors.ts";
 import { connectionMessage, UNTRUSTED } from "../../kit/rpc/transport-failure.ts";
 import type { GetStatusResponse } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -16,9 +14,9 @@ import {
   MAKE_DEFAULT_ENVIRONMENT,
 } from "../default-agent.ts";
 import { explainFailure } from "../explain.ts";
-import { programFile } from "../program-files.ts";
 import { askHealth } from "../start/health.ts";
 import { modelSource } from "../start/welcome.ts";
+import { askLocalAgent, type LocalAgent } from "./local-agent.ts";
 
 export type Verdict = "ok" | "warn" | "fail";
 
@@ -33,7 +31,6 @@ export interface Check {
 const MIN_NODE = 20;
 const MOST_AGENTS = 100;
 const STATUS_WITHIN = { deadlineMs: 5_000 };
-const AGENT_DOCTOR_WITHIN_MS = 20_000;
 
 export async function runChecks(api: Api): Promise<Check[]> {
   const server = await checkServer(api);
@@ -43,6 +40,7 @@ export async function runChecks(api: Api): Promise<Check[]> {
     status === undefined || status instanceof Error
       ? { status: undefined, why: unknownBecause(failure) }
       : { status, why: "" };
+  const local = isLoopback(api.target.url) ? await askLocalAgent() : undefined;
   return [
     checkNode(),
     await checkDataDir(api),
@@ -51,7 +49,8 @@ export async function runChecks(api: Api): Promise<Check[]> {
     checkDatabase(known),
     checkModel(known, api),
     await checkHands(known, api),
-    await checkIsolation(known, api),
+    checkIsolation(known, local),
+    ...(local === undefined ? [] : [checkLimitedNetwork(local)]),
     checkProxy(known),
     ...(await checkDefaults(known, api)),
   ];
@@ -189,57 +188,48 @@ async function checkHands(known: Known, api: Api): Promise<Check> {
     );
   }
   const agents = online === 1 ? "1 hand agent is online" : `${online} hand agents are online`;
-  const places = await readPlaces(api);
-  if (places === undefined) return ok("hands", agents);
+  const connected = await readAgents(api);
+  if (connected.length === 0) return ok("hands", agents);
+  const copied = connected.filter(({ duplicateSeenAt }) => duplicateSeenAt !== undefined).map(({ id }) => id);
+  if (copied.length > 0)
+    return warn(
+      "hands",
+      `${agents}; somebody runs a copy of ${copied.join(", ")}`,
+      "two processes use one data directory's identity: stop one, and let it join with an empty directory of its own",
+    );
+  const sum = (of: (agent: HandAgent) => number) => connected.reduce((total, agent) => total + of(agent), 0);
+  const places = { hands: sum(({ hands }) => hands), capacity: sum(({ capacityHands }) => capacityHands) };
   const used = `${places.hands} of ${places.capacity} hands in use`;
   if (places.hands < places.capacity) return ok("hands", `${agents}, ${used}`);
   return warn("hands", `${agents}, ${used}`, "archive sessions or raise TENDON_HAND_AGENT_CAPACITY");
 }
 
-/** Of the hand agents that are online; undefined when they cannot be asked for. */
-async function readPlaces(api: Api): Promise<{ hands: number; capacity: number } | undefined> {
+/** Those that are online; none when not all of them can be asked for. */
+async function readAgents(api: Api): Promise<HandAgent[]> {
   try {
     const page = await api.hands.listHandAgents({ pageSize: MOST_AGENTS }, STATUS_WITHIN);
-    const online = page.handAgents.filter((agent) => agent.online);
-    if (online.length === 0 || page.nextPageToken !== "") return undefined;
-    const sum = (of: (agent: HandAgent) => number) => online.reduce((total, agent) => total + of(agent), 0);
-    return { hands: sum((agent) => agent.hands), capacity: sum((agent) => agent.capacityHands) };
+    return page.nextPageToken === "" ? page.handAgents.filter((agent) => agent.online) : [];
   } catch {
-    return undefined;
+    return [];
   }
 }
 
 /** Without a server, what this machine could do. */
-async function checkIsolation(known: Known, api: Api): Promise<Check> {
+function checkIsolation(known: Known, local: LocalAgent | undefined): Check {
   const told = known.status?.isolation ?? [];
-  const lines = told.length > 0 ? told : isLoopback(api.target.url) ? await localIsolation() : [];
+  const lines = told.length > 0 ? told : (local?.isolation ?? []);
   if (lines.length === 0) return notKnown("isolation", known);
   const isWeak = lines.some((line) => /\bnone\b|not isolated|cannot be made/i.test(line));
   if (!isWeak) return ok("isolation", lines.join("; "));
   return warn("isolation", lines.join("; "), "install bubblewrap, or allow user namespaces");
 }
 
-async function localIsolation(): Promise<string[]> {
-  try {
-    const file = programFile("hand-agent");
-    const options = { timeout: AGENT_DOCTOR_WITHIN_MS, maxBuffer: 1024 * 1024 };
-    // It ends with 1 when this machine can make no hands, and has said why all the same.
-    const { stdout } = await promisify(execFile)(process.execPath, [file, "--doctor"], options).catch(
-      (error: { stdout: string }) => error,
-    );
-    return isolationLines(JSON.parse(stdout));
-  } catch {
-    return [];
-  }
-}
-
-function isolationLines(report: unknown): string[] {
-  const drivers = (report as { drivers?: unknown }).drivers;
-  if (!Array.isArray(drivers)) return [];
-  return drivers.map(
-    ({ name, available, detail }: { name?: unknown; available?: unknown; detail?: unknown }) =>
-      `${name}: ${available === true ? "" : "hands cannot be made here: "}${detail} (this machine)`,
-  );
+/** Of this machine; those of other hand agents say it themselves, when they are asked with --doctor. */
+function checkLimitedNetwork(local: LocalAgent): Check {
+  const { noLimitedNetwork: reason } = local;
+  if (reason === "") return ok("limited network", "hands made here can be limited to named hosts");
+  const detail = `hands made here cannot be limited to named hosts: ${reason}`;
+  return warn("limited network", detail, "see docs/networking.md, What it needs");
 }
 
 function checkProxy(known: Known): Check {

@@ -29,6 +29,8 @@ export interface GreetingFacts {
   hands: readonly HandStatus[];
   executions: readonly ExecutionStatus[];
   machine: MachineResources | undefined;
+  /** Another process took this one's connection over. */
+  superseded: boolean;
 }
 
 export function buildGreeting(facts: GreetingFacts): HandAgentGreeting {
@@ -41,6 +43,7 @@ export function buildGreeting(facts: GreetingFacts): HandAgentGreeting {
     drivers: facts.drivers,
     labels: { ...facts.labels },
     capacityHands: facts.capacity,
+    superseded: facts.superseded,
     ...(facts.machine === undefined ? {} : { resources: facts.machine }),
     hands: facts.hands.slice(0, MAX_HANDS).map((hand) => handReport(hand)),
     executions: facts.executions.slice(0, MAX_EXECUTIONS).map(({ key, running, outputBytes }) => ({

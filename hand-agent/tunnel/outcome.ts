@@ -10,6 +10,8 @@ export type ConnectionOutcome =
   | { kind: "unknown_identity"; detail: string }
   /** The server speaks no version of the protocol that this build does: ask again now and then. */
   | { kind: "version_unsupported"; detail: string }
+  /** Another process connected with this identity, or is connected: dial again, and yield to it. */
+  | { kind: "duplicated"; detail: string }
   /** The agent was revoked: never dial again. */
   | { kind: "revoked"; detail: string }
   /** The agent itself ended it. */
@@ -19,6 +21,7 @@ export type ConnectionOutcome =
 export function outcomeOfError(error: unknown): ConnectionOutcome {
   const detail = messageOf(error);
   if (isTendonError(error, "HAND_AGENT_REVOKED")) return { kind: "revoked", detail };
+  if (isTendonError(error, "HAND_AGENT_DUPLICATED")) return { kind: "duplicated", detail };
   if (isTendonError(error, "PROTOCOL_VERSION_UNSUPPORTED")) return { kind: "version_unsupported", detail };
   if (isTendonError(error, "UNAUTHENTICATED") || isTendonError(error, "ROLE_NOT_ALLOWED")) {
     return { kind: "unknown_identity", detail };

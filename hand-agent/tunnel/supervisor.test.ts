@@ -143,3 +143,13 @@ test("with once the first end of a connection is the end", async () => {
   await run.clock.advance(1);
   expect(await run.ended).toEqual({ kind: "ended", detail: "no route" });
 });
+
+test("a process whose identity another one took over asks again at once, then slowly while it is refused, and says what to do", async () => {
+  const outcome: ConnectionOutcome = { kind: "duplicated", detail: "a newer connection took over" };
+  const run = supervise((attempt) => ({ ...(attempt === 0 ? { standsMs: 100 } : {}), outcome }));
+  await run.clock.advance(200_000);
+  expect(gaps(run.attemptsAtMs).slice(0, 4)).toEqual([600, 60_000, 60_000, 60_000]);
+  expect(run.lines[0]).toMatch(/^this agent's identity is in use twice: .* data directory: stop one of them/);
+  run.supervisor.stop();
+  await run.ended;
+});

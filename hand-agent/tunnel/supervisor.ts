@@ -41,6 +41,10 @@ const BACKOFF = { firstMs: 500, maxMs: 30_000, resetAfterMs: 30_000 };
 /** Between attempts that only an operator can make succeed. */
 const SLOW_MS = 60_000;
 
+/** For whoever runs the agents. */
+export const AGAINST_COPIES =
+  "two processes run with copies of one data directory: stop one of them, and let it join with an empty directory of its own";
+
 export class Supervisor {
   private readonly options: SupervisorOptions;
   private readonly random: () => number;
@@ -57,11 +61,15 @@ export class Supervisor {
     const { clock } = this.options;
     const backoff = new Backoff(clock, BACKOFF, this.random);
     while (!this.stopper.signal.aborted) {
-      const outcome = await this.attemptOnce(() => backoff.connected());
+      let hasStood = false;
+      const outcome = await this.attemptOnce(() => {
+        hasStood = true;
+        backoff.connected();
+      });
       if (this.stopper.signal.aborted || outcome.kind === "stopped") break;
       if (outcome.kind === "revoked") return { kind: "revoked", detail: outcome.detail };
       if (this.options.once) return { kind: "ended", detail: outcome.detail };
-      const delayMs = await this.delayAfter(outcome, backoff);
+      const delayMs = await this.delayAfter(outcome, backoff, hasStood);
       this.say(outcome, delayMs);
       await clock.sleep(delayMs, this.stopper.signal).catch(() => {});
     }
@@ -85,15 +93,17 @@ export class Supervisor {
     }
   }
 
-  private async delayAfter(outcome: ConnectionOutcome, backoff: Backoff): Promise<number> {
+  private async delayAfter(outcome: ConnectionOutcome, backoff: Backoff, hasStood: boolean): Promise<number> {
     const delayMs = backoff.nextDelayMs();
+    const slowMs = () => Math.max(delayMs, SLOW_MS * (0.5 + this.random() / 2));
     switch (outcome.kind) {
       case "unknown_identity":
-        return (await this.options.enrollAgain())
-          ? delayMs
-          : Math.max(delayMs, SLOW_MS * (0.5 + this.random() / 2));
+        return (await this.options.enrollAgain()) ? delayMs : slowMs();
       case "version_unsupported":
-        return Math.max(delayMs, SLOW_MS * (0.5 + this.random() / 2));
+        return slowMs();
+      case "duplicated":
+        // The server says at once whether the other one is still there.
+        return hasStood ? delayMs : slowMs();
       default:
         return delayMs;
     }
@@ -111,6 +121,9 @@ export class Supervisor {
         return;
       case "unknown_identity":
         log.error(again, `the server does not accept this agent's identity: ${outcome.detail}`);
+        return;
+      case "duplicated":
+        log.error(again, `this agent's identity is in use twice: ${outcome.detail}; ${AGAINST_COPIES}`);
         return;
       case "version_unsupported":
         log.error(

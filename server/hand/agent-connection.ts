@@ -9,6 +9,7 @@ import type {
   ConnectRequest,
   ConnectResponseSchema,
   HandReport,
+  ImagesChanged,
   StartTransfer,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { MachineResources } from "../../proto/gen/tendon/v1/hand_pb.js";
@@ -30,6 +31,8 @@ export interface AgentConnectionOptions {
   readonly onDraining: () => void;
   /** What its machine has now. */
   readonly onResources: (resources: MachineResources) => void;
+  /** What a driver of its can make hands from now. */
+  readonly onImages: (changed: ImagesChanged) => void;
   readonly transfers: Pick<AgentTransfers, "start">;
   /** Ends the stream at once, whatever it waits for. */
   readonly cut: (error: TendonError) => void;
@@ -181,6 +184,9 @@ export class AgentConnection implements AgentLink {
         break;
       case "resources":
         this.options.onResources(kind.value);
+        break;
+      case "imagesChanged":
+        this.options.onImages(kind.value);
         break;
       case "greeting":
         this.cut(

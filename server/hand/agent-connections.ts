@@ -2,6 +2,14 @@
 import { TendonError } from "../../kit/errors.ts";
 import type { AgentConnection } from "./agent-connection.ts";
 
+/**
+ * A newer connection stands. A hand agent has one at a time, and has left an old one before it dials again: who hears
+ * this is another process than the one that is connected now.
+ */
+export function superseded(): TendonError {
+  return new TendonError("HAND_AGENT_DUPLICATED", "a newer connection of this hand agent took over");
+}
+
 export class AgentConnections {
   private readonly byAgent = new Map<string, AgentConnection>();
   private readonly listeners = new Set<() => void>();
@@ -22,7 +30,7 @@ export class AgentConnections {
     const standing = this.byAgent.get(connection.handAgentId);
     if (standing !== undefined && standing.generation > connection.generation) return false;
     this.byAgent.set(connection.handAgentId, connection);
-    standing?.end(new TendonError("UNAVAILABLE", "a newer connection of this hand agent took over"));
+    standing?.end(superseded());
     this.changed();
     return true;
   }

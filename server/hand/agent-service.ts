@@ -2,7 +2,7 @@
 
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { within } from "../../kit/clock.ts";
-import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
+import { invalidField, isTendonError, messageOf, TendonError } from "../../kit/errors.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -17,10 +17,11 @@ import { principalOf } from "../ports/principal.ts";
 import { AgentAdmission } from "./agent-admission.ts";
 import { AgentConnection } from "./agent-connection.ts";
 import type { AgentConnections } from "./agent-connections.ts";
+import type { AgentLinks } from "./agent-link.ts";
 import type { AgentTransfers } from "./agent-transfers.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
-import { greetingRecord, noteMachine } from "./greeting-record.ts";
+import { greetingRecord, noteImages, noteMachine } from "./greeting-record.ts";
 import { readSessionLog, syncMemory } from "./hand-mounts.ts";
 import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
@@ -31,6 +32,7 @@ const TAKEN_IN_AT_ONCE = 6;
 
 export interface HandAgentServiceParts {
   readonly connections: AgentConnections;
+  readonly links: AgentLinks;
   readonly reconciler: Reconciler;
   readonly streams: ExecutionStreams;
   readonly transfers: AgentTransfers;
@@ -85,8 +87,14 @@ async function* connect(
   parts.connections.assertTakesAgents();
   const iterator = requests[Symbol.asyncIterator]();
   const greeting = await readGreeting(deps, iterator);
-  const record = { handAgentId, replicaId: deps.replicaId, greeting: greetingRecord(greeting) };
-  const stored = await parts.admission.run(context.signal, () => deps.store.handAgents.connect(record));
+  const { superseded: yields } = greeting;
+  const record = { handAgentId, replicaId: deps.replicaId, greeting: greetingRecord(greeting), yields };
+  const stored = await parts.admission
+    .run(context.signal, () => deps.store.handAgents.connect(record))
+    .catch((error: unknown) => {
+      if (isTendonError(error, "HAND_AGENT_DUPLICATED")) tellOfDuplicate(deps, parts.links, handAgentId);
+      throw error;
+    });
   const facts = { handAgentId, workspaceId, generation: stored.generation };
   const connection = new AgentConnection({
     handAgentId,
@@ -98,6 +106,7 @@ async function* connect(
     onReport: (report) => parts.reconciler.report(handAgentId, report),
     onDraining: () => parts.connections.changed(),
     onResources: (resources) => noteMachine(deps, facts, resources),
+    onImages: (changed) => noteImages(deps, facts, changed),
     transfers: parts.transfers,
     cut: (error) => {
       context.fail(error);
@@ -132,6 +141,18 @@ async function* connect(
       deps.logger.warn({ ...facts, error: messageOf(error) }, "a disconnect could not be stored");
     });
   }
+}
+
+/** To those who can do something: in the log, the audit log, and to the process that is connected. None of it is waited for. */
+function tellOfDuplicate(deps: HandDeps, links: AgentLinks, handAgentId: string): void {
+  deps.logger.warn(
+    { handAgentId },
+    "two processes use the identity of one hand agent; the older one is refused",
+  );
+  const failed = (error: unknown) =>
+    deps.logger.warn({ handAgentId, error: messageOf(error) }, "a copy of a hand agent was not told of");
+  links.locate(handAgentId).then((link) => link?.post({ case: "identityShared", value: {} }), failed);
+  deps.store.handAgents.noteDuplicate(handAgentId).catch(failed);
 }
 
 async function readGreeting(

@@ -85,6 +85,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   const transfers = new AgentTransfers(deps);
   const agentService = createHandAgentService(deps, {
     connections,
+    links,
     reconciler,
     streams,
     transfers,

@@ -24,6 +24,21 @@ export function noHandInSlot(slot: string): CallFailure {
   };
 }
 
+/** Parked ones count: their files are kept. */
+export function tooManyHandsText(most: number): string {
+  const hands = most === 1 ? "the one hand" : `all ${most} hands`;
+  return `the workspace has ${hands} that it may have at a time, parked ones among them; release one, or raise the limit`;
+}
+
+export function tooManyHands(most: number): CallFailure {
+  return {
+    outcome: ExecutionOutcome.NOT_STARTED,
+    part: "server",
+    reason: "LIMIT_EXCEEDED",
+    text: `The call did not run: its environment could not be made (${tooManyHandsText(most)}).`,
+  };
+}
+
 export function unknownTool(name: string, known: ReadonlySet<string>): CallFailure {
   return {
     outcome: ExecutionOutcome.NOT_STARTED,

@@ -8,7 +8,7 @@ import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/exe
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
 import { abortable } from "./abortable.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
-import { agentOffline, noHand, noHandInSlot, unknownTool } from "./call-failures.ts";
+import { agentOffline, noHand, noHandInSlot, tooManyHands, unknownTool } from "./call-failures.ts";
 import type { ClaimedCall } from "./call-orders.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
@@ -271,6 +271,7 @@ export class Executor implements HandLinkParts {
       declaredSlotsOnly: order.declaredSlotsOnly,
     });
     if (opened.kind === "not_declared") return { failure: failureResult(noHandInSlot(call.slot)) };
+    if (opened.kind === "too_many") return { failure: failureResult(tooManyHands(opened.most)) };
     if (opened.kind === "loss_not_told") return { failure: handLostResult(opened.hand.stateDetail) };
     const provisioned = await this.provisioner.ensure(opened.hand);
     if (provisioned.kind === "ready") return { hand: provisioned.hand };

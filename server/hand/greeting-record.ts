@@ -1,6 +1,6 @@
 /** What an agent says of itself, as the store keeps it. */
 import { invalidField, messageOf } from "../../kit/errors.ts";
-import type { HandAgentGreeting } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandAgentGreeting, ImagesChanged } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { DriverDescription, MachineResources } from "../../proto/gen/tendon/v1/hand_pb.js";
 import {
   type DriverRecord,
@@ -46,6 +46,17 @@ export function noteMachine(
 ): void {
   store.handAgents.noteMachine({ ...facts, machine: machineRecord(resources) }).catch((error: unknown) => {
     logger.debug({ ...facts, error: messageOf(error) }, "what a hand agent's machine has was not stored");
+  });
+}
+
+/** So is this. */
+export function noteImages(
+  { store, logger }: Pick<HandDeps, "store" | "logger">,
+  facts: { readonly handAgentId: string; readonly generation: number },
+  { driver, images }: ImagesChanged,
+): void {
+  store.handAgents.noteImages({ ...facts, driver, images }).catch((error: unknown) => {
+    logger.debug({ ...facts, error: messageOf(error) }, "which images a hand agent has was not stored");
   });
 }
 

@@ -72,6 +72,9 @@ export function handAgentMessage(
     enrolledAt: timestampFromDate(agent.enrolledAt),
     ...(agent.lastSeenAt === undefined ? {} : { lastSeenAt: timestampFromDate(agent.lastSeenAt) }),
     ...(agent.revokedAt === undefined ? {} : { revokedAt: timestampFromDate(agent.revokedAt) }),
+    ...(agent.duplicateSeenAt === undefined
+      ? {}
+      : { duplicateSeenAt: timestampFromDate(agent.duplicateSeenAt) }),
   });
 }
 

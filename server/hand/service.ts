@@ -22,6 +22,7 @@ import type {
 import { maySee, type Principal, principalOf, workspaceOf } from "../ports/principal.ts";
 import type { HandRecord } from "../store/hands.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
+import { tooManyHandsText } from "./call-failures.ts";
 import type { CallOrders } from "./call-orders.ts";
 import type { Copies } from "./copies.ts";
 import type { HandDeps } from "./deps.ts";
@@ -80,6 +81,11 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       declaredSlotsOnly: false,
     });
     if (opened.kind === "not_declared") throw new Error("no slot was to be refused");
+    if (opened.kind === "too_many")
+      throw new TendonError("LIMIT_EXCEEDED", tooManyHandsText(opened.most), {
+        limit: "hands",
+        most: String(opened.most),
+      });
     const { hand } = opened;
     if (hand.state === "released")
       throw new TendonError("HAND_RELEASED", `hand "${hand.handId}" was released`);

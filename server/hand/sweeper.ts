@@ -1,8 +1,8 @@
 /** Looks for what nobody else will notice: overdue executions, hands that wait for ever, agents that were revoked elsewhere. */
-import { messageOf, TendonError } from "../../kit/errors.ts";
+import { messageOf } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { HandRecord, StaleHand } from "../store/hands.ts";
-import type { AgentConnections } from "./agent-connections.ts";
+import { type AgentConnections, superseded } from "./agent-connections.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { ExecutionHub } from "./execution-hub.ts";
@@ -155,7 +155,7 @@ export class Sweeper implements Service {
     const left = new Set(moved);
     for (const connection of held.filter(({ handAgentId }) => left.has(handAgentId))) {
       // Half-open here, and it did not wait for this side to find out. That one alone: its successor may be here by now (H3).
-      connection.end(new TendonError("UNAVAILABLE", "the hand agent has connected to another replica"));
+      connection.end(superseded());
     }
     for (const handAgentId of revoked)
       await loseAgent(this.deps, this.parts, handAgentId, "the hand agent was revoked");

@@ -65,6 +65,8 @@ export interface HandAgentRecord {
   readonly machine: MachineRecord | undefined;
   /** A replica holds its connection and has heard from it lately. */
   readonly online: boolean;
+  /** A second process with its identity was refused lately. Known of agents that were listed. */
+  readonly duplicateSeenAt?: Date | undefined;
 }
 
 /** What a greeting says. */
@@ -99,12 +101,25 @@ export interface HandAgentStore {
   }): Promise<Page<HandAgentRecord>>;
   /** Agents of the workspace that are not revoked, for placement. An empty pool means any. */
   candidates(workspaceId: string, pool: string): Promise<HandAgentRecord[]>;
-  /** A new connection stands: its generation is one above the last. HAND_AGENT_REVOKED, NOT_FOUND. */
+  /**
+   * A new connection stands: its generation is one above the last. HAND_AGENT_REVOKED, NOT_FOUND. With `yields`
+   * HAND_AGENT_DUPLICATED while the agent is online on another connection.
+   */
   connect(request: {
     handAgentId: string;
     replicaId: string;
     greeting: GreetingRecord;
+    yields: boolean;
   }): Promise<{ generation: number; installationId: string }>;
+  /** Notes in the audit log that a second process with the agent's identity was refused, at most once in ten minutes. */
+  noteDuplicate(handAgentId: string): Promise<void>;
+  /** The images of one driver now, as said on the connection of this generation. */
+  noteImages(request: {
+    handAgentId: string;
+    generation: number;
+    driver: string;
+    images: readonly string[];
+  }): Promise<void>;
   /** What the agent's machine has now, as said on the connection of this generation. */
   noteMachine(request: { handAgentId: string; generation: number; machine: MachineRecord }): Promise<void>;
   /** The connection of this generation ended; a newer one is left alone (H3). */

@@ -66,7 +66,9 @@ export type OpenedHand =
   /** The slot's hand was lost and the brain did not know yet when it made the call. */
   | { readonly kind: "loss_not_told"; readonly hand: HandRecord }
   /** Only declared slots were to get a new hand, and this is none. */
-  | { readonly kind: "not_declared" };
+  | { readonly kind: "not_declared" }
+  /** The workspace has as many hands as its limits allow; parked ones count. */
+  | { readonly kind: "too_many"; readonly most: number };
 
 export interface HandStore {
   /**

@@ -1,13 +1,13 @@
 import { randomBytes } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { hashSecret } from "../../kit/sign/secrets.ts";
-import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
-import { BUILTIN_TOOLS } from "../../server/hand/builtin-tools.ts";
+import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { eventually } from "../kit/eventually.ts";
-import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
+import { collectExecution as collect, textOfResult as textOf } from "../kit/execution-stream.ts";
 import { HandRig } from "../kit/hand-rig.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
-import { DEFAULT_TOOLS, type textResult as TextResult, textResult } from "../kit/scripted-hand-agent.ts";
+import { runningCall } from "../kit/running-call.ts";
+import { textResult } from "../kit/scripted-hand-agent.ts";
 import { startTcpRelay } from "../kit/tcp-relay.ts";
 
 let database: TestDatabase;
@@ -26,27 +26,6 @@ afterEach(async () => {
   await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
   await database.pool().query("update environments set is_default = false");
 });
-
-type Result = ReturnType<typeof TextResult>;
-
-/** A session with a call that runs until the gate opens. */
-async function running(write = "") {
-  const { open, opened } = gate<Result>();
-  const agent = await rig.agent({
-    run: (call) => {
-      if (call.input.wait !== true) return textResult("quick");
-      call.write(write);
-      return opened;
-    },
-  });
-  await agent.connect();
-  const session = await rig.session();
-  const call = await session.toolUse("bash", { wait: true });
-  const ran = collect(rig.harness.execute(call));
-  ran.catch(() => {});
-  await eventually(() => agent.runs.size === 1);
-  return { agent, session, call, ran, open };
-}
 
 describe("enrolment", () => {
   async function joinToken(
@@ -143,6 +122,39 @@ describe("connections", () => {
     expect(twin.runs.size).toBe(1);
   });
 
+  test("a process whose identity another one took over is refused while that one is there, and all who can act are told (S6)", async () => {
+    const agent = await rig.agent({ name: "copied" });
+    await agent.connect();
+    const copy = await rig.agent();
+    Object.assign(copy, { options: (agent as unknown as { options: object }).options });
+    await copy.connect();
+    await eventually(() => agent.ended !== undefined);
+    expect(agent.ended).toMatchObject({ reason: "HAND_AGENT_DUPLICATED" });
+    await agent.disconnect();
+    agent.superseded = true;
+    for (let i = 0; i < 2; i++) {
+      await expect(agent.connect()).rejects.toMatchObject({
+        reason: "HAND_AGENT_DUPLICATED",
+        message: expect.stringContaining("copies of one data directory"),
+      });
+      await agent.disconnect();
+    }
+    await eventually(() => copy.heard.some(({ case: kind }) => kind === "identityShared"));
+    expect([copy.isOnline, copy.generation]).toEqual([true, 2n]);
+    const seen = async () =>
+      (await rig.admin.listHandAgents({})).handAgents.find(({ id }) => id === agent.handAgentId);
+    await eventually(async () => (await seen())?.duplicateSeenAt !== undefined);
+    const audit = await rig.pool.query(
+      "select 1 from audit_entries where action = 'hand_agent.duplicate' and subject = $1",
+      [agent.handAgentId],
+    );
+    expect(audit.rows).toHaveLength(1);
+    await copy.disconnect();
+    await eventually(async () => (await seen())?.online === false);
+    await agent.connect();
+    expect(agent.generation).toBe(3n);
+  });
+
   test("a look at the old connection whose answer comes late leaves its successor alone (H3)", async () => {
     const agent = await rig.agent();
     await agent.connect();
@@ -223,7 +235,7 @@ describe("connections", () => {
   });
 
   test("a server that stops tells its agents, takes none in any more, and their calls go on at the next one", async () => {
-    const { agent, ran, call, open } = await running("before ");
+    const { agent, ran, call, open } = await runningCall(rig, "before ");
     await rig.area.drain!(500);
     await expect(ran).rejects.toMatchObject({ reason: "DRAINING" });
     expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
@@ -251,7 +263,7 @@ describe("connections", () => {
 
 describe("an agent that comes back", () => {
   test("with its journal goes on where it was, and every byte comes once (X1, X2)", async () => {
-    const { agent, session, ran, open } = await running("0123456789");
+    const { agent, session, ran, open } = await runningCall(rig, "0123456789");
     await eventually(() => agent.resumeOffsets.length === 1 && rig.previews.length > 0);
     await agent.disconnect();
     await agent.connect();
@@ -264,7 +276,7 @@ describe("an agent that comes back", () => {
   });
 
   test("with a result that the server has not stored gets it stored, without any caller (X3)", async () => {
-    const { agent, session, open } = await running();
+    const { agent, session, open } = await runningCall(rig);
     await agent.disconnect();
     open(textResult("while away"));
     await agent.connect();
@@ -274,7 +286,7 @@ describe("an agent that comes back", () => {
   });
 
   test("without its journal leaves the outcome unknown, and the call is never run again (X1)", async () => {
-    const { agent, session, ran, call } = await running();
+    const { agent, session, ran, call } = await runningCall(rig);
     await agent.disconnect();
     agent.forgetEverything("jrnl_2");
     await agent.connect();
@@ -286,7 +298,7 @@ describe("an agent that comes back", () => {
   });
 
   test("that never saw a bound call is sent it again (X1b)", async () => {
-    const { agent, ran, open, call } = await running();
+    const { agent, ran, open, call } = await runningCall(rig);
     await agent.disconnect();
     // As if the start message had been lost on the way: the journal has no entry.
     agent.journal.clear();
@@ -298,7 +310,7 @@ describe("an agent that comes back", () => {
   });
 
   test("that missed a cancel is told then", async () => {
-    const { agent, session, call, ran } = await running();
+    const { agent, session, call, ran } = await runningCall(rig);
     await agent.disconnect();
     agent.journal.clear();
     agent.runs.clear();
@@ -350,55 +362,9 @@ describe("an agent that comes back", () => {
   });
 });
 
-describe("releasing", () => {
-  test("destroys the hand, tells the log, and ends what ran in it", async () => {
-    const { agent, session, open } = await running();
-    agent.run = () => textResult("unused");
-    const [hand] = (await rig.client.listHands({ sessionId: session.id })).hands;
-    const { hand: released } = await rig.client.releaseHand({ handId: hand!.id });
-    expect(released?.state).toBe(HandState.RELEASED);
-    expect(agent.hands.size).toBe(0);
-    expect((await session.events("hand.released"))[0]?.payload).toMatchObject({ hand_id: hand!.id });
-    expect((await rig.client.releaseHand({ handId: hand!.id })).hand?.state).toBe(HandState.RELEASED);
-    expect(await session.events("hand.released")).toHaveLength(1);
-    open(textResult("killed", { isError: true, outcome: ExecutionOutcome.CANCELLED } as never));
-    await eventually(async () => (await session.events("agent.tool_result")).length === 1);
-  });
-
-  test("while the agent is away is kept and done when it comes back", async () => {
-    const agent = await rig.agent();
-    await agent.connect();
-    const session = await rig.session();
-    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
-    await agent.disconnect();
-    await rig.area.control.releaseSession(session.id);
-    expect((await rig.client.getHand({ handId: hand! })).hand?.state).toBe(HandState.RELEASED);
-    expect(agent.hands.has(hand!)).toBe(true);
-    await agent.connect();
-    await eventually(() => !agent.hands.has(hand!));
-    expect(await session.events("hand.lost")).toEqual([]);
-  });
-
-  test("is refused for a fenced brain and hidden from other workspaces", async () => {
-    const agent = await rig.agent();
-    await agent.connect();
-    const session = await rig.session();
-    const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", { text: "1" })));
-    const { lease } = session;
-    await session.takeOver();
-    await expect(rig.harness.releaseHand({ handId: hand!, lease })).rejects.toMatchObject({
-      reason: "LEASE_FENCED",
-    });
-    const stranger = rig.hands({ kind: "client", keyId: "k", workspaceId: "wrkspc_other" });
-    await expect(stranger.releaseHand({ handId: hand! })).rejects.toMatchObject({ reason: "NOT_FOUND" });
-    await expect(stranger.getHand({ handId: hand! })).rejects.toMatchObject({ reason: "NOT_FOUND" });
-    expect((await stranger.listHands({ includeEnded: true })).hands).toEqual([]);
-  });
-});
-
 describe("revoking", () => {
   test("cuts the agent off, its hands are lost and what ran is unknown", async () => {
-    const { agent, session, ran } = await running();
+    const { agent, session, ran } = await runningCall(rig);
     await rig.pool.query("update hand_agents set revoked_at = now() where hand_agent_id = $1", [
       agent.handAgentId,
     ]);
@@ -407,94 +373,5 @@ describe("revoking", () => {
     expect(agent.ended).toMatchObject({ reason: "HAND_AGENT_REVOKED" });
     expect((await ran).result.outcome).toBe(ExecutionOutcome.UNKNOWN);
     await eventually(async () => (await session.events("hand.lost")).length === 1);
-  });
-});
-
-describe("placement", () => {
-  test("follows pool, labels, driver and room, and says why a hand waits", async () => {
-    const plain = await rig.agent({ name: "plain", greeting: { capacityHands: 1 } });
-    const labelled = await rig.agent({
-      name: "gpu",
-      pool: "lab",
-      greeting: { labels: { gpu: "yes", zone: "a" } },
-    });
-    await plain.connect();
-    await labelled.connect();
-    const where = async (spec: object) => {
-      const environmentId = await rig.environment({ provisionTimeoutMs: 10_000, ...spec });
-      return rig.client.provision({ requestId: randomBytes(8).toString("hex"), environmentId });
-    };
-    const inLab = { pool: "lab", labels: { gpu: "yes" } };
-    expect((await where(inLab)).hand?.handAgentId).toBe(labelled.handAgentId);
-    expect((await where({ pool: "lab" })).hand?.handAgentId).toBe(labelled.handAgentId);
-    const fails = async (spec: object, text: RegExp, reason = "NO_HAND_AGENT") =>
-      expect(where({ provisionTimeoutMs: 250, ...spec })).rejects.toMatchObject({
-        reason,
-        message: expect.stringMatching(text),
-      });
-    await fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/);
-    await fails({ pool: "attic" }, /pool "attic"/);
-    await fails({ driver: "docker", image: "debian:12" }, /driver "docker"/);
-    await fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED");
-    // A pool is for what names it: its free places are nobody else's.
-    await fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/);
-    expect((await where({})).hand?.handAgentId).toBe(plain.handAgentId);
-    await fails({}, /full/);
-  });
-
-  test("a request that failed may be made again under its id", async () => {
-    const environmentId = await rig.environment({ provisionTimeoutMs: 200 });
-    const request = { requestId: "again", environmentId };
-    await expect(rig.client.provision(request)).rejects.toMatchObject({ reason: "NO_HAND_AGENT" });
-    const agent = await rig.agent();
-    await agent.connect();
-    const { hand } = await rig.client.provision(request);
-    expect(hand?.state).toBe(HandState.READY);
-    expect((await rig.client.provision(request)).hand?.id).toBe(hand?.id);
-  });
-
-  test("provisioning goes on when the agent reconnects, as the same hand (R15)", async () => {
-    const { open, opened } = gate<object>();
-    const agent = await rig.agent({ onProvision: () => opened });
-    await agent.connect();
-    const provisioned = rig.client.provision({ requestId: "slow" });
-    await eventually(() => agent.heard.some((kind) => kind.case === "provision"));
-    await agent.disconnect();
-    agent.onProvision = undefined;
-    await agent.connect();
-    const { hand } = await provisioned;
-    open({});
-    const asked = agent.heard.flatMap((kind) => (kind.case === "provision" ? [kind.value.handId] : []));
-    expect(new Set(asked)).toEqual(new Set([hand!.id]));
-  });
-
-  test("concurrent calls of one session share one hand", async () => {
-    const agent = await rig.agent();
-    await agent.connect();
-    const session = await rig.session();
-    const calls = await Promise.all([1, 2, 3, 4].map((n) => session.toolUse("echo", { text: String(n) })));
-    const ran = await Promise.all(calls.map((call) => collect(rig.harness.execute(call))));
-    expect(new Set(ran.map(({ hand }) => hand)).size).toBe(1);
-    expect(await session.events("hand.provisioned")).toHaveLength(1);
-  });
-});
-
-describe("tool lists", () => {
-  test("a session is promised its driver's tools, and keeps that list", async () => {
-    const session = await rig.session();
-    const ask = { sessionId: session.id, environmentId: rig.environmentId, slotEnvironmentIds: {} };
-    const other = await rig.session();
-    const [builtin] = await rig.area.control.slotTools(ask);
-    expect(builtin?.tools).toEqual(BUILTIN_TOOLS);
-    const agent = await rig.agent();
-    await agent.connect();
-    expect((await rig.area.control.slotTools(ask))[0]?.digest).toBe(builtin?.digest);
-    const [offered] = await rig.area.control.slotTools({ ...ask, sessionId: other.id });
-    expect(offered?.tools).toEqual(DEFAULT_TOOLS);
-    const slots = await rig.area.control.slotTools({
-      ...ask,
-      slotEnvironmentIds: { web: rig.environmentId },
-    });
-    expect(slots.map(({ slot }) => slot).sort()).toEqual(["", "web"]);
   });
 });

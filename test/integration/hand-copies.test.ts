@@ -1,78 +1,45 @@
 /** Copies of files and trees: the real agent with process hands, at a real hands area over a real database. */
 import { randomBytes } from "node:crypto";
 import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
-import type { HandAgent } from "../../hand-agent/hand-agent.ts";
+import { AgentRig, reasonOf } from "../kit/agent-rig.ts";
 import { eventually } from "../kit/eventually.ts";
-import { collectExecution as collect, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
 import { copyIn, copyOut, pack, sha256Of, unpack } from "../kit/hand-copies.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 
-let database: TestDatabase;
+let on: AgentRig;
 let rig: HandRig;
-let dir: Awaited<ReturnType<typeof makeAgentDir>>;
-let agent: HandAgent;
-let handId: string;
 
 beforeAll(async () => {
-  database = await createTestDatabase();
-  dir = await makeAgentDir();
-  rig = new HandRig({ pool: database.pool(), timing: { parkEveryMs: 50 } });
-  await rig.start();
-  agent = agentInProcess({ url: rig.url, dataDir: dir.path, joinToken: await rig.joinToken(), drainMs: 200 });
-  await agent.start();
+  on = await AgentRig.start({ parkEveryMs: 50 });
+  rig = on.hands;
 });
-afterAll(async () => {
-  await agent?.stop();
-  await rig?.stop();
-  await dir?.remove();
-  await database?.drop();
-});
-beforeEach(async () => {
-  handId = await provision();
-});
-afterEach(async () => {
-  await rig.admin.releaseHand({ handId });
-});
-
-let requests = 0;
-async function provision(): Promise<string> {
-  requests += 1;
-  return (await rig.client.provision({ requestId: `copies ${requests}` })).hand!.id;
-}
-
-async function bash(command: string): Promise<string> {
-  requests += 1;
-  const call = { handId, executionId: `look ${requests}`, name: "bash", input: JSON.stringify({ command }) };
-  return textOf((await collect(rig.client.execute(call))).result!).trim();
-}
-
-const reasonOf = (promise: Promise<unknown>) =>
-  promise.then(
-    () => "no error",
-    (error: { reason: string; message: string }) => `${error.reason}: ${error.message}`,
-  );
-/** Everything in the work directory but for what hands keep there themselves. */
-const listing = () => bash("find . -mindepth 1 | sort");
+afterAll(() => on?.stop());
+beforeEach(() => on.provision());
+afterEach(() => on.release());
 
 test("a file goes in and comes out byte for byte, with its mode, and both ends say the same digest", async () => {
   const bytes = randomBytes(5_000_000);
-  const answer = await copyIn(rig.client, { handId, path: "deep/er/data.bin", mode: 0o640 }, bytes);
+  const answer = await copyIn(
+    rig.client,
+    { handId: on.handId, path: "deep/er/data.bin", mode: 0o640 },
+    bytes,
+  );
   expect(answer).toMatchObject({ sizeBytes: 5_000_000n, sha256: sha256Of(bytes) });
-  expect(await bash("stat -c '%a %s' deep/er/data.bin; sha256sum < deep/er/data.bin")).toBe(
+  expect(await on.bash("stat -c '%a %s' deep/er/data.bin; sha256sum < deep/er/data.bin")).toBe(
     `640 5000000\n${sha256Of(bytes)}  -`,
   );
-  expect((await copyOut(rig.client, { handId, path: "deep/er/data.bin" })).equals(bytes)).toBe(true);
+  expect((await copyOut(rig.client, { handId: on.handId, path: "deep/er/data.bin" })).equals(bytes)).toBe(
+    true,
+  );
   // Its mode stays when the next copy names none; what it holds does not.
-  await copyIn(rig.client, { handId, path: "deep/er/data.bin" }, Buffer.from("short"));
-  expect(await bash("stat -c %a deep/er/data.bin; cat deep/er/data.bin")).toBe("640\nshort");
-  await copyIn(rig.client, { handId, path: "empty" }, Buffer.alloc(0));
-  expect((await copyOut(rig.client, { handId, path: "empty" })).length).toBe(0);
+  await copyIn(rig.client, { handId: on.handId, path: "deep/er/data.bin" }, Buffer.from("short"));
+  expect(await on.bash("stat -c %a deep/er/data.bin; cat deep/er/data.bin")).toBe("640\nshort");
+  await copyIn(rig.client, { handId: on.handId, path: "empty" }, Buffer.alloc(0));
+  expect((await copyOut(rig.client, { handId: on.handId, path: "empty" })).length).toBe(0);
 });
 
 test("a tree goes in and comes out with modes and links; what was there before stays", async () => {
-  await bash("mkdir -p tree/kept; echo old > tree/kept/old; echo before > tree/a");
+  await on.bash("mkdir -p tree/kept; echo old > tree/kept/old; echo before > tree/a");
   const archive = pack(
     [".", "", { type: "directory", mode: 0o755 }],
     ["a", "after"],
@@ -82,12 +49,12 @@ test("a tree goes in and comes out with modes and links; what was there before s
     ["same", "", { type: "hardlink", linkTarget: "a" }],
     ["outward", "", { type: "symlink", linkTarget: "/etc/passwd" }],
   );
-  await copyIn(rig.client, { handId, path: "tree", tar: true }, archive, 1_000);
-  await copyIn(rig.client, { handId, path: "tree", tar: true }, archive); // the same again is the same
-  expect(await bash("tree/link; cat tree/a tree/same tree/kept/old; stat -c %a tree/bin tree/bin/run")).toBe(
-    "ran\nafterafterold\n750\n755",
-  );
-  const out = await unpack(await copyOut(rig.client, { handId, path: "tree", tar: true }));
+  await copyIn(rig.client, { handId: on.handId, path: "tree", tar: true }, archive, 1_000);
+  await copyIn(rig.client, { handId: on.handId, path: "tree", tar: true }, archive); // the same again is the same
+  expect(
+    await on.bash("tree/link; cat tree/a tree/same tree/kept/old; stat -c %a tree/bin tree/bin/run"),
+  ).toBe("ran\nafterafterold\n750\n755");
+  const out = await unpack(await copyOut(rig.client, { handId: on.handId, path: "tree", tar: true }));
   expect(out).toEqual([
     ". directory 755",
     "a file 644 after",
@@ -99,21 +66,25 @@ test("a tree goes in and comes out with modes and links; what was there before s
     "outward symlink 777 -> /etc/passwd",
     "same file 644 after",
   ]);
-  expect(await unpack(await copyOut(rig.client, { handId, path: "tree/a", tar: true }))).toEqual([
+  expect(await unpack(await copyOut(rig.client, { handId: on.handId, path: "tree/a", tar: true }))).toEqual([
     "a file 644 after",
   ]);
-  expect(await listing()).not.toContain(".tendon-copy");
+  expect(await on.listing()).not.toContain(".tendon-copy");
 });
 
 test("nothing leads out of the hand's workspace: no name, no link, neither in nor out", async () => {
   const secret = "/etc/passwd";
   for (const path of ["../../escape", "/etc/escape", "/tmp/escape"]) {
-    expect(await reasonOf(copyIn(rig.client, { handId, path }, Buffer.from("x")))).toContain("INVALID_FIELD");
-    const tree = copyIn(rig.client, { handId, path, tar: true }, pack(["a", "x"]));
+    expect(await reasonOf(copyIn(rig.client, { handId: on.handId, path }, Buffer.from("x")))).toContain(
+      "INVALID_FIELD",
+    );
+    const tree = copyIn(rig.client, { handId: on.handId, path, tar: true }, pack(["a", "x"]));
     expect(await reasonOf(tree)).toContain("INVALID_FIELD");
-    expect(await reasonOf(copyOut(rig.client, { handId, path: secret }))).toContain("INVALID_FIELD");
+    expect(await reasonOf(copyOut(rig.client, { handId: on.handId, path: secret }))).toContain(
+      "INVALID_FIELD",
+    );
   }
-  const before = await listing();
+  const before = await on.listing();
   const archives = {
     absolute: pack(["/etc/escape", "x"]),
     dots: pack(["fine", "x"], ["../escape", "x"]),
@@ -125,57 +96,61 @@ test("nothing leads out of the hand's workspace: no name, no link, neither in no
     ),
   };
   for (const archive of Object.values(archives)) {
-    expect(await reasonOf(copyIn(rig.client, { handId, path: ".", tar: true }, archive))).toContain(
-      "INVALID_FIELD",
-    );
+    expect(
+      await reasonOf(copyIn(rig.client, { handId: on.handId, path: ".", tar: true }, archive)),
+    ).toContain("INVALID_FIELD");
   }
-  expect(await listing()).toBe(before);
+  expect(await on.listing()).toBe(before);
   // Links that the hand itself has made: they are not followed outward either.
-  await bash(`ln -s /etc etc; ln -s ${secret} pw`);
+  await on.bash(`ln -s /etc etc; ln -s ${secret} pw`);
   for (const path of ["etc/passwd", "pw"])
-    expect(await reasonOf(copyOut(rig.client, { handId, path }))).toContain("INVALID_FIELD");
-  expect(await reasonOf(copyIn(rig.client, { handId, path: "etc/x" }, Buffer.from("x")))).toContain(
-    "INVALID_FIELD",
-  );
-  const behind = copyIn(rig.client, { handId, path: "etc", tar: true }, pack(["x", "x"]));
+    expect(await reasonOf(copyOut(rig.client, { handId: on.handId, path }))).toContain("INVALID_FIELD");
+  expect(
+    await reasonOf(copyIn(rig.client, { handId: on.handId, path: "etc/x" }, Buffer.from("x"))),
+  ).toContain("INVALID_FIELD");
+  const behind = copyIn(rig.client, { handId: on.handId, path: "etc", tar: true }, pack(["x", "x"]));
   expect(await reasonOf(behind)).toContain("INVALID_FIELD");
   // An archive's file takes the place of a link, it does not go through it.
-  await bash("echo kept > kept; ln -s kept through");
-  await copyIn(rig.client, { handId, path: ".", tar: true }, pack(["through", "new"], ["pw", "mine"]));
-  expect(await bash("cat kept through pw; test -L pw || echo no link")).toBe("kept\nnewmineno link");
+  await on.bash("echo kept > kept; ln -s kept through");
+  await copyIn(
+    rig.client,
+    { handId: on.handId, path: ".", tar: true },
+    pack(["through", "new"], ["pw", "mine"]),
+  );
+  expect(await on.bash("cat kept through pw; test -L pw || echo no link")).toBe("kept\nnewmineno link");
 });
 
 test("a tree that does not fit what is there changes nothing", async () => {
-  await bash("mkdir -p t/dir; echo old > t/file");
-  const before = await bash("find t -type f -exec cat {} +; find t | sort");
+  await on.bash("mkdir -p t/dir; echo old > t/file");
+  const before = await on.bash("find t -type f -exec cat {} +; find t | sort");
   for (const archive of [
     pack(["file", "new"], ["dir", "now a file"]),
     pack(["file", "new"], ["file2", "x"], ["file", "", { type: "directory" }]),
     pack(["new", "x"], ["file/below", "x"]),
   ]) {
-    expect(await reasonOf(copyIn(rig.client, { handId, path: "t", tar: true }, archive))).toContain(
-      "INVALID_FIELD",
-    );
+    expect(
+      await reasonOf(copyIn(rig.client, { handId: on.handId, path: "t", tar: true }, archive)),
+    ).toContain("INVALID_FIELD");
   }
-  const file = copyIn(rig.client, { handId, path: "t/file", tar: true }, pack(["a", "x"]));
+  const file = copyIn(rig.client, { handId: on.handId, path: "t/file", tar: true }, pack(["a", "x"]));
   expect(await reasonOf(file)).toContain("no directory");
-  expect(await bash("find t -type f -exec cat {} +; find t | sort")).toBe(before);
-  expect(await listing()).not.toContain(".tendon-copy");
+  expect(await on.bash("find t -type f -exec cat {} +; find t | sort")).toBe(before);
+  expect(await on.listing()).not.toContain(".tendon-copy");
 });
 
 test("a copy that breaks off leaves what was there (R11)", async () => {
-  await copyIn(rig.client, { handId, path: "f" }, Buffer.from("whole"));
-  await copyIn(rig.client, { handId, path: "t", tar: true }, pack(["a", "whole"]));
+  await copyIn(rig.client, { handId: on.handId, path: "f" }, Buffer.from("whole"));
+  await copyIn(rig.client, { handId: on.handId, path: "t", tar: true }, pack(["a", "whole"]));
   const archive = pack(["a", "x".repeat(2_000_000)], ["b", "y"]);
   for (const tar of [false, true]) {
     const call = rig.client.copyIn();
-    await call.send({ kind: { case: "target", value: { handId, path: tar ? "t" : "f", tar } } });
+    await call.send({ kind: { case: "target", value: { handId: on.handId, path: tar ? "t" : "f", tar } } });
     await call.send({ kind: { case: "chunk", value: archive.subarray(0, 1_000_000) } });
-    await eventually(async () => (await listing()).includes(".tendon-"), { withinMs: 15_000 });
+    await eventually(async () => (await on.listing()).includes(".tendon-"), { withinMs: 15_000 });
     call.cancel();
     expect(await reasonOf(call.end())).toContain("CANCELLED");
-    await eventually(async () => !(await listing()).includes(".tendon-"), { withinMs: 15_000 });
-    expect(await bash("cat f t/a; ls t")).toBe("wholewholea");
+    await eventually(async () => !(await on.listing()).includes(".tendon-"), { withinMs: 15_000 });
+    expect(await on.bash("cat f t/a; ls t")).toBe("wholewholea");
   }
   // A stream that ends without its end was cut, and so was one that says that there was more, or something else.
   for (const end of [
@@ -184,42 +159,44 @@ test("a copy that breaks off leaves what was there (R11)", async () => {
     { sizeBytes: 3n, sha256: sha256Of(Buffer.from("other")) },
   ]) {
     const call = rig.client.copyIn();
-    await call.send({ kind: { case: "target", value: { handId, path: "f" } } });
+    await call.send({ kind: { case: "target", value: { handId: on.handId, path: "f" } } });
     await call.send({ kind: { case: "chunk", value: Buffer.from("new") } });
     if (end !== undefined) await call.send({ kind: { case: "end", value: end } });
     expect(await reasonOf(call.end())).toContain(end === undefined ? "CANCELLED" : "INVALID_FIELD: end");
   }
   // An archive that ends before its end is no archive.
-  const cut = copyIn(rig.client, { handId, path: "t", tar: true }, archive.subarray(0, 1_500_000));
+  const cut = copyIn(rig.client, { handId: on.handId, path: "t", tar: true }, archive.subarray(0, 1_500_000));
   expect(await reasonOf(cut)).toContain("cut off");
-  expect(await bash("cat f t/a; ls t")).toBe("wholewholea");
+  expect(await on.bash("cat f t/a; ls t")).toBe("wholewholea");
 });
 
 test("what is not there, is no file, or is a directory, is said by its name", async () => {
-  await bash("mkfifo pipe; mkdir d");
-  expect(await reasonOf(copyOut(rig.client, { handId, path: "nothing" }))).toContain("NOT_FOUND");
-  expect(await reasonOf(copyOut(rig.client, { handId, path: "pipe" }))).toContain("INVALID_FIELD");
-  expect(await reasonOf(copyOut(rig.client, { handId, path: "d" }))).toContain("INVALID_FIELD");
-  expect(await reasonOf(copyIn(rig.client, { handId, path: "d" }, Buffer.from("x")))).toContain(
+  await on.bash("mkfifo pipe; mkdir d");
+  expect(await reasonOf(copyOut(rig.client, { handId: on.handId, path: "nothing" }))).toContain("NOT_FOUND");
+  expect(await reasonOf(copyOut(rig.client, { handId: on.handId, path: "pipe" }))).toContain("INVALID_FIELD");
+  expect(await reasonOf(copyOut(rig.client, { handId: on.handId, path: "d" }))).toContain("INVALID_FIELD");
+  expect(await reasonOf(copyIn(rig.client, { handId: on.handId, path: "d" }, Buffer.from("x")))).toContain(
     "INVALID_FIELD",
   );
-  expect(await reasonOf(copyIn(rig.client, { handId, path: "a\0b" }, Buffer.from("x")))).toContain(
+  expect(await reasonOf(copyIn(rig.client, { handId: on.handId, path: "a\0b" }, Buffer.from("x")))).toContain(
     "INVALID_FIELD",
   );
   expect(await reasonOf(copyIn(rig.client, { handId: "hand_none", path: "a" }, Buffer.from("x")))).toContain(
     "NOT_FOUND",
   );
   expect(
-    await reasonOf(copyIn(rig.client, { handId, path: "a", tar: true }, Buffer.from("no archive"))),
+    await reasonOf(
+      copyIn(rig.client, { handId: on.handId, path: "a", tar: true }, Buffer.from("no archive")),
+    ),
   ).toContain("INVALID_FIELD");
   expect(
-    await reasonOf(copyIn(rig.client, { handId, path: "a", tar: true, mode: 1 }, Buffer.alloc(0))),
+    await reasonOf(copyIn(rig.client, { handId: on.handId, path: "a", tar: true, mode: 1 }, Buffer.alloc(0))),
   ).toContain("INVALID_FIELD");
   const call = rig.client.copyIn();
   await call.send({ kind: { case: "chunk", value: Buffer.from("x") } });
   expect(await reasonOf(call.end())).toContain("target");
   // A pipe in a tree is left out, the rest comes.
-  expect(await unpack(await copyOut(rig.client, { handId, path: ".", tar: true }))).toEqual([
+  expect(await unpack(await copyOut(rig.client, { handId: on.handId, path: ".", tar: true }))).toEqual([
     ". directory 700",
     "d directory 755",
   ]);
@@ -230,12 +207,10 @@ test("a parked hand is resumed for a copy, and a hand with a copy is not parked 
   const { hand } = await rig.client.provision({ requestId: "to be parked", environmentId });
   const target = { handId: hand!.id, path: "slow" };
   const state = async () => {
-    const { rows } = await database
-      .pool()
-      .query<{ state: string; unused: number }>(
-        "select state, extract(epoch from clock_timestamp() - last_used_at)::float8 as unused from hands where hand_id = $1",
-        [hand!.id],
-      );
+    const { rows } = await rig.pool.query<{ state: string; unused: number }>(
+      "select state, extract(epoch from clock_timestamp() - last_used_at)::float8 as unused from hands where hand_id = $1",
+      [hand!.id],
+    );
     return rows[0]!;
   };
   const call = rig.client.copyIn();

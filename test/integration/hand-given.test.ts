@@ -1,68 +1,29 @@
 /** Copies in which somebody stands still, and what hands are given when they are made: the real agent with process hands. */
 import { randomBytes } from "node:crypto";
-import type { MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
-import type { HandAgent } from "../../hand-agent/hand-agent.ts";
-import type { ProvisionRequestSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { AgentRig, reasonOf } from "../kit/agent-rig.ts";
 import { eventually } from "../kit/eventually.ts";
-import { collectExecution as collect, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
 import { copyIn, pack, sha256Of } from "../kit/hand-copies.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 
-let database: TestDatabase;
+let on: AgentRig;
 let rig: HandRig;
-let dir: Awaited<ReturnType<typeof makeAgentDir>>;
-let agent: HandAgent;
-let handId: string;
 
 beforeAll(async () => {
-  database = await createTestDatabase();
-  dir = await makeAgentDir();
-  rig = new HandRig({ pool: database.pool(), timing: { copyStallMs: 1_500 } });
-  await rig.start();
-  agent = agentInProcess({ url: rig.url, dataDir: dir.path, joinToken: await rig.joinToken(), drainMs: 200 });
-  await agent.start();
+  on = await AgentRig.start({ copyStallMs: 1_500 });
+  rig = on.hands;
 });
-afterAll(async () => {
-  await agent?.stop();
-  await rig?.stop();
-  await dir?.remove();
-  await database?.drop();
-});
-afterEach(async () => {
-  await rig.admin.releaseHand({ handId });
-});
-
-let requests = 0;
-async function provision(request: MessageInitShape<typeof ProvisionRequestSchema> = {}): Promise<void> {
-  requests += 1;
-  handId = (await rig.client.provision({ requestId: `given ${requests}`, ...request })).hand!.id;
-}
-
-async function bash(command: string): Promise<string> {
-  requests += 1;
-  const call = { handId, executionId: `look ${requests}`, name: "bash", input: JSON.stringify({ command }) };
-  return textOf((await collect(rig.client.execute(call))).result!).trim();
-}
-
-const reasonOf = (promise: Promise<unknown>) =>
-  promise.then(
-    () => "no error",
-    (error: { reason: string; message: string }) => `${error.reason}: ${error.message}`,
-  );
-/** Everything in the work directory but for what hands keep there themselves. */
-const listing = () => bash("find . -mindepth 1 | sort");
+afterAll(() => on?.stop());
+afterEach(() => on.release());
 
 test("a caller that stands still is left after a bound, and what was there stays (R11)", async () => {
-  await provision();
-  await copyIn(rig.client, { handId, path: "f" }, Buffer.from("whole"));
-  await copyIn(rig.client, { handId, path: "t", tar: true }, pack(["a", "whole"]));
+  await on.provision();
+  await copyIn(rig.client, { handId: on.handId, path: "f" }, Buffer.from("whole"));
+  await copyIn(rig.client, { handId: on.handId, path: "t", tar: true }, pack(["a", "whole"]));
   const archive = pack(["a", "x".repeat(2_000_000)], ["b", "y"]);
   for (const tar of [false, true]) {
     const call = rig.client.copyIn();
-    await call.send({ kind: { case: "target", value: { handId, path: tar ? "t" : "f", tar } } });
+    await call.send({ kind: { case: "target", value: { handId: on.handId, path: tar ? "t" : "f", tar } } });
     await call.send({ kind: { case: "chunk", value: archive.subarray(0, 1_000_000) } });
     // Messages without bytes are no progress.
     const refused = () =>
@@ -72,17 +33,17 @@ test("a caller that stands still is left after a bound, and what was there stays
       );
     await eventually(refused, { withinMs: 20_000 });
     expect(await reasonOf(call.end())).toContain("DEADLINE_EXCEEDED");
-    await eventually(async () => !(await listing()).includes(".tendon-"), { withinMs: 15_000 });
+    await eventually(async () => !(await on.listing()).includes(".tendon-"), { withinMs: 15_000 });
   }
-  expect(await bash("cat f t/a; ls t")).toBe("wholewholea");
+  expect(await on.bash("cat f t/a; ls t")).toBe("wholewholea");
 });
 
 test("a reader that stands still is left, and holds up nobody", async () => {
-  await provision();
-  await bash("head -c 40000000 /dev/zero > big");
-  const reading = rig.client.copyOut({ handId, path: "big" })[Symbol.asyncIterator]();
+  await on.provision();
+  await on.bash("head -c 40000000 /dev/zero > big");
+  const reading = rig.client.copyOut({ handId: on.handId, path: "big" })[Symbol.asyncIterator]();
   await reading.next();
-  expect(await bash("echo goes on")).toBe("goes on");
+  expect(await on.bash("echo goes on")).toBe("goes on");
   const read = async () => {
     for (let next = await reading.next(); !next.done; next = await reading.next());
   };
@@ -115,12 +76,14 @@ test("a hand is given variables, files and set up in that order, once for one re
       { kind: { case: "storedFile", value: { path: "data/big", sha256, executable: false } } },
     ],
   } as const;
-  await provision(request as never);
-  const first = handId;
-  await provision(request as never);
-  expect(handId).toBe(first);
+  await on.provision(request as never);
+  const first = on.handId;
+  await on.provision(request as never);
+  expect(on.handId).toBe(first);
   expect(
-    await bash("cat order; bin/tool; ./order2; sha256sum < data/big; stat -c %a data/big bin/tool; echo $A"),
+    await on.bash(
+      "cat order; bin/tool; ./order2; sha256sum < data/big; stat -c %a data/big bin/tool; echo $A",
+    ),
   ).toBe(`first\nsecond own kept\nran\nran\n${sha256Of(bytes)}  -\n644\n755\nown`);
   expect(await reasonOf(rig.client.provision({ ...request, resources: [] } as never))).toContain(
     "REQUEST_ID_REUSED",
@@ -128,7 +91,8 @@ test("a hand is given variables, files and set up in that order, once for one re
 });
 
 test("what cannot be given fails the provision, says why, and leaves nothing", async () => {
-  await provision();
+  await on.provision();
+  let requests = 0;
   const give = (...resources: object[]) =>
     reasonOf(rig.client.provision({ requestId: `bad ${++requests}`, resources } as never));
   const setupCommand = { kind: { case: "setupCommand", value: { command: "echo out of paper; exit 3" } } };
@@ -142,11 +106,11 @@ test("what cannot be given fails the provision, says why, and leaves nothing", a
   const nul = { kind: { case: "variable", value: { name: "X", value: "a\0b" } } };
   expect(await give(nul)).toContain("INVALID_FIELD");
   const { hands } = await rig.client.listHands({ includeEnded: false });
-  expect(hands.map(({ id }) => id)).toEqual([handId]);
+  expect(hands.map(({ id }) => id)).toEqual([on.handId]);
 });
 
 test("a hand that has become too old is released once its session rests, and one parked for as long as its environment says (H5)", async () => {
-  await provision();
+  await on.provision();
   const environmentId = await rig.environment({ maxAgeMs: 1 });
   const session = await rig.session(environmentId);
   const request = { requestId: "of age", sessionId: session.id, lease: session.lease };
@@ -160,16 +124,14 @@ test("a hand that has become too old is released once its session rests, and one
   });
   const short = await rig.environment({ idleTimeoutMs: 100, keepParkedMs: 200 });
   const other = (await rig.client.provision({ requestId: "short", environmentId: short })).hand!;
-  await database
-    .pool()
-    .query("update hands set state = 'parked', parked_at = now() where hand_id = $1", [other.id]);
+  await rig.pool.query("update hands set state = 'parked', parked_at = now() where hand_id = $1", [other.id]);
   await eventually(async () => (await stateDetail(other.id)).startsWith("it was parked for 200 ms"), {
     withinMs: 15_000,
   });
 });
 
 test("the agent says what its machine has", async () => {
-  await provision();
+  await on.provision();
   const { handAgents } = await rig.client.listHandAgents({});
   const { resources } = handAgents[0]!;
   expect(resources!.cpuMillis).toBeGreaterThanOrEqual(1_000);

@@ -101,6 +101,8 @@ export class ScriptedHandAgent {
   isOnline = false;
   /** While true, calls are not even noted. */
   deaf = false;
+  /** What its greetings say of that. */
+  superseded = false;
   /** Piece size of output; at most 64 KiB. */
   pieceBytes = 64 * 1024;
   run: NonNullable<ScriptedAgentOptions["run"]>;
@@ -149,6 +151,7 @@ export class ScriptedHandAgent {
             },
           ],
           labels: {},
+          superseded: this.superseded,
           capacityHands: 10,
           hands: [...this.hands].map((handId) => ({
             handId,

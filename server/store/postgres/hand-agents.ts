@@ -22,10 +22,18 @@ export const LIVING_HANDS = "state in ('provisioning', 'ready', 'parked')";
 /** Hands that hold a place of their agent, counted as the agent counts them: parked ones are files only (H5). */
 export const PLACED_HANDS = "(state in ('provisioning', 'ready') or destroy_pending)";
 
+const ONLINE = `a.revoked_at is null and a.replica_id is not null and a.last_seen_at > clock_timestamp() - ${SEEN_WITHIN}`;
+
 const COLUMNS = `a.hand_agent_id, a.workspace_id, a.pool, a.name, a.labels, a.public_key, a.enrolled_at, a.revoked_at, a.generation,
   a.replica_id, a.journal_id, a.build, a.drivers, a.capacity_hands, a.last_seen_at, a.resources,
   (select count(*) from hands h where h.hand_agent_id = a.hand_agent_id and ${PLACED_HANDS}) as hands,
-  a.revoked_at is null and a.replica_id is not null and a.last_seen_at > clock_timestamp() - ${SEEN_WITHIN} as online`;
+  ${ONLINE} as online`;
+
+const DUPLICATE = "hand_agent.duplicate";
+/** For people who look: twice as long as between two notes. */
+const SHOWN_COLUMNS = `${COLUMNS},
+  (select max(u.at) from audit_entries u where u.subject = a.hand_agent_id and u.action = '${DUPLICATE}'
+     and u.at > clock_timestamp() - interval '20 minutes') as duplicate_seen_at`;
 
 interface HandAgentRow {
   hand_agent_id: string;
@@ -46,6 +54,7 @@ interface HandAgentRow {
   resources: string;
   hands: number;
   online: boolean;
+  duplicate_seen_at?: Date | null;
 }
 
 export function createHandAgentStore(pool: Pool): HandAgentStore {
@@ -63,7 +72,7 @@ export function createHandAgentStore(pool: Pool): HandAgentStore {
       const where: string[] = [];
       if (workspaceId !== undefined) where.push(`workspace_id = $${values.push(workspaceId)}`);
       if (!includeRevoked) where.push("revoked_at is null");
-      const query = { columns: COLUMNS, from: "hand_agents a", where, values, page };
+      const query = { columns: SHOWN_COLUMNS, from: "hand_agents a", where, values, page };
       return listPage<HandAgentRow, HandAgentRecord>(
         pool,
         { ...query, at: "enrolled_at", id: "hand_agent_id" },
@@ -86,6 +95,8 @@ export function createHandAgentStore(pool: Pool): HandAgentStore {
         JSON.stringify(machine),
       ]);
     },
+    noteDuplicate: (handAgentId) => noteDuplicate(pool, handAgentId),
+    noteImages: (request) => inTransaction(pool, (transaction) => noteImages(transaction, request)),
     async disconnect({ handAgentId, generation }) {
       await pool.query(
         `update hand_agents set replica_id = null, last_seen_at = clock_timestamp()
@@ -242,8 +253,9 @@ type Connection = Parameters<HandAgentStore["connect"]>[0];
 
 async function connect(
   transaction: Transaction,
-  { handAgentId, replicaId, greeting }: Connection,
+  { handAgentId, replicaId, greeting, yields }: Connection,
 ): Promise<{ generation: number; installationId: string }> {
+  if (yields) await refuseDuplicate(transaction, handAgentId);
   const installationId = await readInstallationId(transaction);
   for (const tools of greeting.toolLists.values()) await writeToolList(transaction, tools);
   const { rows } = await transaction.query<{ generation: number; revoked: boolean }>(
@@ -267,6 +279,50 @@ async function connect(
   return { generation: row.generation, installationId };
 }
 
+/** Holds the row's lock to the end of the transaction: whoever is online now stays so for it. */
+async function refuseDuplicate(transaction: Transaction, handAgentId: string): Promise<void> {
+  const { rows } = await transaction.query<{ online: boolean }>(
+    `select ${ONLINE} as online from hand_agents a where a.hand_agent_id = $1 for update`,
+    [handAgentId],
+  );
+  if (rows[0]?.online !== true) return;
+  throw new TendonError(
+    "HAND_AGENT_DUPLICATED",
+    `another process is connected as hand agent "${handAgentId}": two run with copies of one data directory; stop one, and let it join with a directory of its own`,
+    { hand_agent_id: handAgentId },
+  );
+}
+
+async function noteDuplicate(pool: Pool, handAgentId: string): Promise<void> {
+  await pool.query(
+    `insert into audit_entries (audit_id, workspace_id, actor, action, subject, detail)
+     select $1, a.workspace_id, 'hand_agent ' || a.hand_agent_id, '${DUPLICATE}', a.hand_agent_id, '{}'
+     from hand_agents a where a.hand_agent_id = $2 and not exists (
+       select 1 from audit_entries u where u.subject = $2 and u.action = '${DUPLICATE}'
+         and u.at > clock_timestamp() - interval '10 minutes')`,
+    [newId("audit"), handAgentId],
+  );
+}
+
+/** Drivers that the agent did not describe are left out. */
+async function noteImages(
+  transaction: Transaction,
+  { handAgentId, generation, driver, images }: Parameters<HandAgentStore["noteImages"]>[0],
+): Promise<void> {
+  const { rows } = await transaction.query<{ drivers: string }>(
+    "select drivers from hand_agents where hand_agent_id = $1 and generation = $2 for update",
+    [handAgentId, generation],
+  );
+  if (rows[0] === undefined) return;
+  const drivers = (JSON.parse(rows[0].drivers) as DriverRecord[]).map((known) =>
+    known.name === driver ? { ...known, images } : known,
+  );
+  await transaction.query("update hand_agents set drivers = $2 where hand_agent_id = $1", [
+    handAgentId,
+    JSON.stringify(drivers),
+  ]);
+}
+
 function toHandAgent(row: HandAgentRow): HandAgentRecord {
   return {
     handAgentId: row.hand_agent_id,
@@ -287,5 +343,6 @@ function toHandAgent(row: HandAgentRow): HandAgentRecord {
     lastSeenAt: row.last_seen_at ?? undefined,
     machine: row.resources === "{}" ? undefined : (JSON.parse(row.resources) as MachineRecord),
     online: row.online,
+    duplicateSeenAt: row.duplicate_seen_at ?? undefined,
   };
 }

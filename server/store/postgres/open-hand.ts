@@ -40,6 +40,8 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
   }
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
+  const most = await limitReached(transaction, request.workspaceId);
+  if (most !== undefined) return { kind: "too_many", most };
   const { rows } = await transaction.query<HandRow>(
     `insert into hands (hand_id, workspace_id, session_id, slot, environment_id, environment, resources, request_id, state,
        of_session, notice, idle_timeout_ms, keep_parked_ms, max_age_ms)
@@ -78,6 +80,24 @@ async function ofOwner(transaction: Transaction, request: OpenHandRequest): Prom
     throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
   }
   return { ...request, sessionId: owner, lease: undefined };
+}
+
+/** How many hands the workspace may have, when it has them. One at a time where there is a limit, so that two at once do not get past it. */
+async function limitReached(transaction: Transaction, workspaceId: string): Promise<number | undefined> {
+  const { rows } = await transaction.query<{ most: number }>(
+    "select coalesce((limits::json ->> 'hands')::integer, 0) as most from workspaces where workspace_id = $1",
+    [workspaceId],
+  );
+  const most = rows[0]?.most ?? 0;
+  if (most === 0) return undefined;
+  await transaction.query("select 1 from workspaces where workspace_id = $1 for no key update", [
+    workspaceId,
+  ]);
+  const counted = await transaction.query<{ hands: number }>(
+    `select count(*)::integer as hands from hands where workspace_id = $1 and ${LIVING_HANDS}`,
+    [workspaceId],
+  );
+  return (counted.rows[0]?.hands ?? 0) < most ? undefined : most;
 }
 
 /** In milliseconds. The text is canonical JSON of an EnvironmentSpec, where 64-bit numbers are strings. */
