@@ -20,6 +20,9 @@ type Uses = Pick<
 
 /** What was refreshed just now and is refused all the same is not refreshed again so soon. */
 const FRESH_FOR_MS = 60_000;
+/** Threads have the vaults of their root. */
+const SESSION_WITH_ROOT =
+  "from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)";
 /** How soon whoever waits for another's refresh should ask again. */
 const ASK_AGAIN_MS = 150;
 const FIRST_PAUSE_MS = 5_000;
@@ -31,7 +34,8 @@ export function credentialUses(pool: Pool): Uses {
   return {
     async session(sessionId) {
       const { rows } = await pool.query<{ workspace_id: string; lease_epoch: number; is_archived: boolean }>(
-        `select workspace_id, lease_epoch, archived_at is not null as is_archived from sessions where session_id = $1`,
+        `select s.workspace_id, s.lease_epoch, (s.archived_at is not null or r.archived_at is not null) as is_archived
+         ${SESSION_WITH_ROOT} where s.session_id = $1`,
         [sessionId],
       );
       const row = rows[0];
@@ -41,8 +45,8 @@ export function credentialUses(pool: Pool): Uses {
     async resolve(sessionId, destinations) {
       // The session's workspace is asked for at each step: a row that names another's vault leads nowhere.
       const { rows } = await pool.query<CredentialRow>(
-        `select ${CREDENTIAL_COLUMNS} from sessions s
-         cross join lateral unnest(s.vault_ids) with ordinality as wanted (vault_id, place)
+        `select ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
+         cross join lateral unnest(r.vault_ids) with ordinality as wanted (vault_id, place)
          join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
          join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
            and c.archived_at is null and c.sealed is not null and c.destination = any($2)
