@@ -72,12 +72,14 @@ export const handAgentSettings = defineSettings({
 
 export type HandAgentSettings = Settings<typeof handAgentSettings>;
 
-export type Command = "run" | "help" | "version" | "print-config" | "doctor";
+export type Command = "run" | "help" | "version" | "print-config" | "doctor" | "purge";
 
 export interface Invocation {
   readonly command: Command;
   /** Ends with the first connection, or when there is none, instead of trying again. */
   readonly once: boolean;
+  /** What `purge` lists is removed. */
+  readonly yes: boolean;
   readonly settings: HandAgentSettings;
 }
 
@@ -94,6 +96,8 @@ Hosts hands for a Tendon server. It dials out and opens no port.
   --data-dir DIR      key, journal and hands (TENDON_HAND_AGENT_DATA_DIR)
   --once              end with the first connection instead of dialling again
   --doctor            say as JSON what hands this machine can make
+  --purge             list the hands that the data directory of a stopped agent still has; with --yes
+                      remove them with their files, for good
   --print-config      say what the program would run with
   --version
   --help
@@ -111,6 +115,8 @@ const OPTIONS = {
   "data-dir": { type: "string" },
   once: { type: "boolean" },
   doctor: { type: "boolean" },
+  purge: { type: "boolean" },
+  yes: { type: "boolean" },
   "print-config": { type: "boolean" },
   version: { type: "boolean" },
   help: { type: "boolean" },
@@ -143,8 +149,9 @@ export function readInvocation(argv: readonly string[]): Invocation {
   }
   const settings = readSettings(handAgentSettings, environment, { knownElsewhere: KNOWN_NAMES });
   const command =
-    (["help", "version", "print-config", "doctor"] as const).find((name) => options[name]) ?? "run";
-  return { command, once: options.once ?? false, settings };
+    (["help", "version", "print-config", "doctor", "purge"] as const).find((name) => options[name]) ?? "run";
+  if (options.yes && command !== "purge") throw new StartupError("--yes goes with --purge alone", 2);
+  return { command, once: options.once ?? false, yes: options.yes ?? false, settings };
 }
 
 function parseOptions(argv: readonly string[]) {

@@ -18,13 +18,14 @@ import { probeDrivers } from "./driver-offers.ts";
 import type { Driver } from "./drivers/driver.ts";
 import { makeDrivers } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
+import { purge } from "./purge.ts";
 import { AgentRelays } from "./relay/agent-relays.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
 import { openTracing } from "./tracing.ts";
 
 /** Gives the exit code. */
 export async function handAgentProgram(): Promise<number> {
-  const { command, once, settings } = invocation();
+  const { command, once, yes, settings } = invocation();
   switch (command) {
     case "help":
       process.stdout.write(`${USAGE}\n${settingsHelp(handAgentSettings)}`);
@@ -37,6 +38,8 @@ export async function handAgentProgram(): Promise<number> {
       return 0;
     case "doctor":
       return doctor(settings);
+    case "purge":
+      return purgeHere(settings, yes);
     case "run":
       return run(settings, once);
   }
@@ -100,6 +103,14 @@ async function doctor({ values }: HandAgentSettings): Promise<number> {
   const report = { build: BUILD, node: process.version, dataDir, drivers, limitedNetwork };
   process.stdout.write(`${JSON.stringify(report)}\n`);
   return drivers.some(({ available }) => available) ? 0 : 1;
+}
+
+function purgeHere({ values }: HandAgentSettings, isMeant: boolean): Promise<number> {
+  const log = createLogger("hand-agent", "silent");
+  const dataDir = resolve(values.TENDON_HAND_AGENT_DATA_DIR);
+  const drivers = driversOf(values, { dataDir, installationId: () => "", log });
+  const say = (line: string) => void process.stdout.write(`${line}\n`);
+  return purge({ dataDir, drivers, isMeant, clock: systemClock, say });
 }
 
 function driversOf(

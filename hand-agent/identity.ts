@@ -105,7 +105,7 @@ function refusedForGood(error: unknown, dataDir: string): StartupError | undefin
 }
 
 export function revokedText(dataDir: string): string {
-  return `this hand agent was revoked; to join again, remove ${dataDir} and start with a new join token`;
+  return `this hand agent was revoked; --purge lists the hands' files that are left here, and with --yes removes them; to join again, remove ${dataDir} after that and start with a new join token`;
 }
 
 /** The bearer token of the agent's calls, signed anew before it runs out. */

@@ -12,7 +12,7 @@ import { withSecretFile } from "../secret-file.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { pairsText, parseCount, parseDuration, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
-import { addHandAgentRun } from "./programs.ts";
+import { addHandAgentPurge, addHandAgentRun } from "./programs.ts";
 
 const MAX_WORDS = 3;
 const DAYS_30_MS = 30 * 24 * 3_600_000;
@@ -51,6 +51,7 @@ Examples:
     output.message(RevokeHandAgentResponseSchema, answer, () => `${handAgentId} is revoked`);
   });
   addHandAgentRun(handAgent);
+  addHandAgentPurge(handAgent);
 }
 
 function addJoinToken(handAgent: Command): void {

@@ -42,6 +42,21 @@ export function addHandAgentRun(handAgent: Command): void {
     });
 }
 
+/** The program's `--purge`, on this machine and without a server. */
+export function addHandAgentPurge(handAgent: Command): void {
+  handAgent
+    .command("purge [arguments...]")
+    .description(
+      "list the hands that a stopped or revoked agent left on this machine (--data-dir DIR); with --yes remove them with their files",
+    )
+    .allowUnknownOption()
+    .helpOption(false)
+    .action(async () => {
+      const given = process.argv.slice(process.argv.indexOf("purge") + 1);
+      await becomeProgram("hand-agent", ["--purge", ...given]);
+    });
+}
+
 /** Resolves when the program has ended; most of them end the process before. */
 export async function becomeProgram(name: ProgramName, args: readonly string[]): Promise<void> {
   const file = programFile(name);

@@ -1,9 +1,13 @@
-/** The bound of a revocation, with the times that a server has in production. */
+/** What a revocation does to the agent and to what it leaves, with the times that a server has in production. */
+import { existsSync } from "node:fs";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { useDocker, whyNoDocker } from "../kit/docker.ts";
+import { ensureBusyboxImage } from "../kit/docker-images.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type AgentProgram, makeAgentDir, startAgentProgram, tokenFile } from "../kit/hand-agent-program.ts";
 import { repository } from "../kit/owner-process.ts";
@@ -34,13 +38,16 @@ afterEach(async () => {
   await dir.remove();
 });
 
-async function startAgent(): Promise<AgentProgram> {
-  const { secret } = await server.client(AdminService).createJoinToken({});
-  const args = ["--url", server.url, "--token-file", await tokenFile(dir.path, secret)];
-  const file = join(repository, "dist/hand-agent.mjs");
-  const program = startAgentProgram([...args, "--data-dir", join(dir.path, "agent")], {}, file);
+function run(args: readonly string[], env: Record<string, string>): AgentProgram {
+  const at = ["--data-dir", join(dir.path, "agent")];
+  const program = startAgentProgram([...args, ...at], env, join(repository, "dist/hand-agent.mjs"));
   programs.push(program);
   return program;
+}
+
+async function startAgent(env: Record<string, string> = {}): Promise<AgentProgram> {
+  const { secret } = await server.client(AdminService).createJoinToken({});
+  return run(["--url", server.url, "--token-file", await tokenFile(dir.path, secret)], env);
 }
 
 test("an agent that was revoked is cut off within 60 s, also when nobody was told of it, and stays out", async () => {
@@ -76,3 +83,49 @@ test("an agent that was revoked is cut off within 60 s, also when nobody was tol
   const { handAgents } = await hands.listHandAgents({ includeRevoked: true });
   expect(handAgents.map(({ online }) => online)).toEqual([false]);
 }, 120_000);
+
+test.skipIf(whyNoDocker() !== undefined)(
+  "what a revoked agent's hands left stays, until a person on its machine has it removed (H1)",
+  async () => {
+    const engine = await useDocker();
+    const image = await ensureBusyboxImage(engine);
+    const env = { DOCKER_HOST: engine.host };
+    const program = await startAgent(env);
+    const hands = server.client(HandService);
+    const environments = server.client(EnvironmentService);
+    const provision = async (name: string, spec: object) => {
+      const { environment } = await environments.createEnvironment({ spec: { name, ...spec } });
+      const request = { requestId: name, environmentId: environment!.id };
+      return (await hands.provision(request, { deadlineMs: 60_000 })).hand!.id;
+    };
+    const inProcess = await provision("process", { driver: "process" });
+    const inDocker = await provision("docker", { driver: "docker", image });
+    const agentId = (await readFile(join(dir.path, "agent/docker/agent-id"), "utf8")).trim();
+    const ofAgent = async (...what: string[]) =>
+      (await engine.docker(...what, "--quiet", "--filter", `label=tendon.agent=${agentId}`)).trim();
+    const purge = async (...args: string[]) => {
+      const purging = run(["--purge", ...args], env);
+      const code = await purging.ended;
+      return { code, said: purging.stdout() + purging.stderr() };
+    };
+    expect(await purge()).toMatchObject({ code: 1, said: expect.stringContaining("another hand agent") });
+    const { handAgents } = await hands.listHandAgents({});
+    await server.client(AdminService).revokeHandAgent({ handAgentId: handAgents[0]!.id });
+    expect(await program.ended).toBe(3);
+    expect(program.stderr()).toContain("--purge");
+    expect(await ofAgent("ps", "--all")).toBe("");
+    expect(await ofAgent("volume", "ls")).not.toBe("");
+
+    const told = await purge();
+    expect(told).toMatchObject({ code: 0, said: expect.stringContaining("nothing was removed") });
+    for (const handId of [inProcess, inDocker]) expect(told.said).toContain(handId);
+    expect(await ofAgent("volume", "ls")).not.toBe("");
+    const done = await purge("--yes");
+    expect(done).toMatchObject({ code: 0, said: expect.stringContaining("no hand is left") });
+    expect(await ofAgent("volume", "ls")).toBe("");
+    expect(existsSync(join(dir.path, "agent/hands", inProcess))).toBe(false);
+    expect(await purge("--yes")).toMatchObject({ code: 0 });
+    await engine.release();
+  },
+  120_000,
+);
