@@ -2,6 +2,7 @@
 import { parseArgs } from "node:util";
 import { agents } from "./agents.ts";
 import { append } from "./append.ts";
+import { cache } from "./cache.ts";
 import { execute } from "./execute.ts";
 import { flood } from "./flood.ts";
 import type { Bench, BenchContext } from "./frame/bench.ts";
@@ -11,7 +12,7 @@ import { history } from "./history.ts";
 import { provision } from "./provision.ts";
 import { tail } from "./tail.ts";
 
-const BENCHES: readonly Bench[] = [agents, append, execute, flood, history, provision, tail];
+const BENCHES: readonly Bench[] = [agents, append, cache, execute, flood, history, provision, tail];
 
 async function runBench(bench: Bench, scale: number) {
   const undos: (() => Promise<void> | void)[] = [];
