@@ -138,8 +138,9 @@ function logStderr(stderr: Readable, program: string, log: Logger): void {
   stderr.on("error", () => {});
   stderr.on("data", (text: string) => {
     if (chars > MAX_STDERR_CHARS) return;
+    const kept = text.slice(0, MAX_STDERR_CHARS - chars);
     chars += text.length;
-    for (const part of text.slice(0, MAX_STDERR_CHARS).split(/(?<=\n)/)) {
+    for (const part of kept.split(/(?<=\n)/)) {
       line = (line + part).slice(0, MAX_STDERR_LINE_CHARS);
       if (part.endsWith("\n")) say();
     }

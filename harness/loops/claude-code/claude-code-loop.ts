@@ -34,6 +34,8 @@ export interface ClaudeCodeLoopOptions extends Pick<EnvironmentInput, "plain" | 
   /** Programs that run at a time: each takes some 250 MB of memory. */
   readonly maxProcesses: number;
   readonly clock: Clock;
+  /** Rejects with SdkMissing where the SDK is not installed, which is found out when it is first needed. */
+  readonly load?: () => Promise<AgentSdk>;
 }
 
 /** Longer than a program is kept waiting in it, in seconds. */
@@ -58,8 +60,9 @@ async function step(
   turn: LoopTurn,
   signal: AbortSignal,
 ): Promise<LoopOutcome> {
+  const { load = loadSdk } = options;
   const reading = readLog(turn.history);
-  const start = async () => startConversation(await loadSdk(), options, turn, reading);
+  const start = async () => startConversation(await load(), options, turn, reading);
   try {
     const isUsable = (child: Conversation) => child.canTake(reading);
     return await children.run(turn.held, signal, start, (child) => child.step(turn, reading), isUsable);
@@ -120,6 +123,8 @@ function sdkOptions(options: ClaudeCodeLoopOptions, { agent }: LoopTurn, program
     permissionMode: "dontAsk",
     settingSources: [],
     strictMcpConfig: true,
+    // Else a turn that goes on by itself would begin before the session's tools are known.
+    extraArgs: { "await-initialize": null },
     verbatimPrompts: true,
     includePartialMessages: true,
     sessionStoreFlush: "eager",

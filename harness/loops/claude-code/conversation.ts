@@ -4,7 +4,7 @@
  */
 import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
-import { isObject, type Json, objectsOf, stringOf } from "../../event-payload.ts";
+import { isObject, type Json, objectsOf, stringOf, stringsOf } from "../../event-payload.ts";
 import type { KeptChild } from "../kept-children.ts";
 import type { LoopOutcome, LoopTurn } from "../loop.ts";
 import { AnswerReader } from "./answer-reader.ts";
@@ -12,7 +12,7 @@ import { mcpResult } from "./content.ts";
 import { modelFailure, programFailure } from "./failures.ts";
 import type { PromptQueue } from "./prompt-queue.ts";
 import type { Query, SDKMessage } from "./sdk.ts";
-import { catalogueName, type NamedTool } from "./tool-names.ts";
+import { catalogueName, type NamedTool, sdkName } from "./tool-names.ts";
 import type { McpResult } from "./tool-server.ts";
 import { KEEPER, type LogReading, lean } from "./transcript.ts";
 import type { TranscriptStore } from "./transcript-store.ts";
@@ -136,14 +136,29 @@ export class Conversation implements KeptChild {
       if (running?.reader.take(said.event)) await this.propose(running);
       return;
     }
+    if (said.type === "system" && said.subtype === "init") {
+      this.checkTools(said.tools);
+      return;
+    }
     if (said.type === "assistant" && typeof said.error === "string") {
-      this.finish(modelFailure(said.error, textOf(said.message), this.running?.reader.began ?? false));
+      const status = typeof said.api_error_status === "number" ? said.api_error_status : undefined;
+      const error = { word: said.error, status, detail: textOf(said.message) };
+      this.finish(modelFailure(error, this.running?.reader.began ?? false));
       return;
     }
     if (said.type === "result" && (said.is_error === true || stringOf(said.subtype).startsWith("error"))) {
       const why = `The agent SDK's program could not go on: ${stringOf(said.subtype)}.`;
       this.finish(programFailure("LOOP_EXITED", why));
     }
+  }
+
+  /** A program that begins without the session's tools would ask its model for an answer that cannot be used. */
+  private checkTools(names: unknown): void {
+    const offered = new Set(stringsOf(names));
+    if (this.parts.tools.every(({ name }) => offered.has(sdkName(name)))) return;
+    this.finish(
+      programFailure("LOOP_NOT_STARTED", "The agent SDK's program began without the session's tools."),
+    );
   }
 
   /** The answer is whole: proposed together with the lines that the program wrote about it. */

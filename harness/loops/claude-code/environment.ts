@@ -1,4 +1,5 @@
 /** The environment of the SDK's program. Its only secret is what it needs to ask the model. Pure. */
+import { SERVER_NAME } from "./tool-names.ts";
 
 export interface ModelAccess {
   readonly apiKey: string | undefined;
@@ -46,6 +47,7 @@ const TURNED_OFF = {
 const MAX_RESULT_TOKENS = "10000000";
 /** Longer than a program is kept waiting. */
 const TOOL_TIMEOUT_MS = "600000";
+const STARTUP_WAIT_MS = "30000";
 const YEAR_MS = "31536000000";
 
 export function sdkEnvironment(input: EnvironmentInput): Record<string, string> {
@@ -60,6 +62,11 @@ export function sdkEnvironment(input: EnvironmentInput): Record<string, string> 
     // A turn that stands unfinished in the transcript goes on by itself, however old it is.
     CLAUDE_CODE_RESUME_INTERRUPTED_TURN: "1",
     CLAUDE_CODE_RESUME_INTERRUPTED_TURN_MAX_AGE_MS: YEAR_MS,
+    // No request is made before the session's tools are there.
+    CLAUDE_CODE_MCP_ALWAYS_LOAD_JOIN_BEFORE_INPUT: "1",
+    CLAUDE_CODE_MCP_PREWAIT_SERVERS: SERVER_NAME,
+    CLAUDE_CODE_MCP_PREWAIT_SERVERS_MS: STARTUP_WAIT_MS,
+    CLAUDE_CODE_MCP_STARTUP_WAIT_MS: STARTUP_WAIT_MS,
     MAX_MCP_OUTPUT_TOKENS: MAX_RESULT_TOKENS,
     MCP_TOOL_TIMEOUT: TOOL_TIMEOUT_MS,
   };

@@ -12,46 +12,55 @@ interface Row {
   readonly isLasting: boolean;
 }
 
-const ROWS: Readonly<Record<string, Row>> = {
-  overloaded: { type: "model_overloaded_error", message: "The model is overloaded.", isLasting: false },
+const OVERLOADED: Row = {
+  type: "model_overloaded_error",
+  message: "The model is overloaded.",
+  isLasting: false,
+};
+const BILLING: Row = {
+  type: "billing_error",
+  message: "The model API refuses for reasons of billing.",
+  isLasting: true,
+};
+const failed = (message: string, isLasting: boolean): Row => ({
+  type: "model_request_failed_error",
+  message,
+  isLasting,
+});
+
+/** By the SDK's word. */
+const BY_WORD: Readonly<Record<string, Row>> = {
+  overloaded: OVERLOADED,
   rate_limit: {
     type: "model_rate_limited_error",
     message: "The model's rate limit is reached.",
     isLasting: false,
   },
-  server_error: { type: "model_request_failed_error", message: "The model API failed.", isLasting: false },
-  unknown: { type: "model_request_failed_error", message: "The model could not be asked.", isLasting: false },
-  billing_error: {
-    type: "billing_error",
-    message: "The model API refuses for reasons of billing.",
-    isLasting: true,
-  },
-  account_on_hold: {
-    type: "billing_error",
-    message: "The account of the model API is on hold.",
-    isLasting: true,
-  },
-  authentication_failed: {
-    type: "model_request_failed_error",
-    message: "The model API does not accept the harness's key.",
-    isLasting: true,
-  },
-  model_not_found: {
-    type: "model_request_failed_error",
-    message: "There is no such model.",
-    isLasting: true,
-  },
+  billing_error: BILLING,
+  account_on_hold: BILLING,
+  authentication_failed: failed("The model API does not accept the harness's key.", true),
+  model_not_found: failed("There is no such model.", true),
 };
+/** By the HTTP status, which says more where the word is general. */
+const BY_STATUS: Readonly<Record<number, Row>> = { 402: BILLING, 529: OVERLOADED };
 
-/** `detail` is what the SDK says; it is told only where the request itself was at fault. */
-export function modelFailure(error: string, detail: string, began: boolean): LoopOutcome {
-  const row = Object.hasOwn(ROWS, error) ? ROWS[error]! : undefined;
-  const refused = {
-    type: "model_request_failed_error" as const,
-    message: `The model API refused the request: ${detail.slice(0, MAX_DETAIL_CHARS) || error}`,
-    isLasting: true,
-  };
-  const { type, message, isLasting } = row ?? refused;
+export interface SdkError {
+  readonly word: string;
+  /** HTTP status of the model API; undefined when it gave none. */
+  readonly status: number | undefined;
+  /** What the SDK says; it is told only where the request itself was at fault. */
+  readonly detail: string;
+}
+
+export function modelFailure({ word, status, detail }: SdkError, began: boolean): LoopOutcome {
+  const row = (Object.hasOwn(BY_WORD, word) ? BY_WORD[word] : undefined) ?? BY_STATUS[status ?? 0];
+  const isRefused = status !== undefined && status >= 400 && status < 500 && status !== 408 && status !== 409;
+  const why = detail.slice(0, MAX_DETAIL_CHARS) || word;
+  const { type, message, isLasting } =
+    row ??
+    (isRefused
+      ? failed(`The model API refused the request: ${why}`, true)
+      : failed("The model API could not be asked, or failed.", false));
   const maxAttempts = isLasting ? 1 : Number.POSITIVE_INFINITY;
   return { kind: "failed", failure: { type, message, maxAttempts, retryAfterMs: undefined, began } };
 }

@@ -18,6 +18,11 @@ export function namedTools({ offered }: ToolCatalogue): NamedTool[] {
   return offered.map((tool) => ({ name: shortName(tool.modelName), tool }));
 }
 
+/** As the SDK's model knows it. */
+export function sdkName(name: string): string {
+  return PREFIX + name;
+}
+
 /** The catalogue's name of a tool that the model calls by this one; any other name is its own. */
 export function catalogueName(calledAs: string, tools: readonly NamedTool[]): string {
   if (!calledAs.startsWith(PREFIX)) return calledAs;
