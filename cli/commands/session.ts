@@ -30,6 +30,7 @@ import {
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
+import { addSessionTrace } from "./session-trace.ts";
 import { addVerify } from "./session-verify.ts";
 
 export function addSessionCommands(program: Command): void {
@@ -61,6 +62,7 @@ Examples:
     output.message(WakeSessionResponseSchema, answer, text);
   });
   addSessionCopyCommands(session, sessionText);
+  addSessionTrace(session);
   addVerify(session);
   addEnding(session);
 }
