@@ -12,6 +12,7 @@ import {
   WakeSessionResponseSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
+import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
 import { agentIdOf, environmentIdOf } from "../named.ts";
 import { formatFields, formatTable } from "../table.ts";
@@ -72,6 +73,7 @@ function addCreate(session: Command): void {
     agent?: string;
     agentVersion?: number;
     env?: string;
+    slot?: Record<string, string>;
     title?: string;
     metadata?: Record<string, string>;
     vault?: string[];
@@ -84,6 +86,11 @@ function addCreate(session: Command): void {
     .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
     .option("--agent-version <n>", "left out: the latest", parseCount(1, 2 ** 31 - 1))
     .option("--env <environment>", "id or name; left out: the default environment")
+    .option(
+      "--slot <slot=environment>",
+      "environment of a further hand, by id or name; may be given several times",
+      parsePair,
+    )
     .option("--title <text>", "title for people")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--vault <vault>", "in order of priority; may be given several times", parseRepeated)
@@ -97,6 +104,7 @@ function addCreate(session: Command): void {
       agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
       agentVersion: options.agentVersion ?? 0,
       environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
+      slotEnvironmentIds: await slotEnvironments(api, options.slot ?? {}),
       title: options.title ?? "",
       metadata: options.metadata ?? {},
       vaultIds: options.vault ?? [],
@@ -105,6 +113,13 @@ function addCreate(session: Command): void {
     const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);
     output.message(SessionSchema, made!, () => sessionText(made!));
   });
+}
+
+async function slotEnvironments(api: Api, slots: Record<string, string>): Promise<Record<string, string>> {
+  const entries = Object.entries(slots).map(
+    async ([slot, named]) => [slot, await environmentIdOf(api.environments, named)] as const,
+  );
+  return Object.fromEntries(await Promise.all(entries));
 }
 
 function addList(session: Command): void {
@@ -188,6 +203,7 @@ function sessionText(session: Session): string {
       `${session.agent?.spec?.name ?? ""} ${session.agent?.id ?? ""} version ${session.agent?.version ?? 0}`,
     ],
     ["environment", session.environmentId],
+    ["slots", pairsText(session.slotEnvironmentIds)],
     ["metadata", pairsText(session.metadata)],
     ...usageFields(usage),
     [

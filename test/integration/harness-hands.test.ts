@@ -203,7 +203,9 @@ describe("a session with several hands", () => {
   it("offers each slot's tools under the slot's name, and calls to different hands run side by side", async () => {
     const gpu = await environment("another gpu");
     // Nobody answers before all three run.
-    beforeAnswer = () => eventually(() => ran.length === 3);
+    beforeAnswer = async () => {
+      await eventually(() => ran.length === 3);
+    };
     const call = (name: string) => ({ name, input: { command: name } });
     const sessionId = await talk(
       [{ calls: [call("bash"), call("gpu__bash"), call("test__bash")] }],
@@ -341,16 +343,14 @@ describe("after the death of a harness between a tool's effect and its result", 
     await brains.stop();
     const first = await newBrains((clients) => ({
       ...clients,
-      hands: new Proxy(clients.hands, {
-        get(target, name: keyof typeof target) {
-          if (name !== method) return target[name];
-          return async (...args: unknown[]) => {
-            await (target[name] as (...args: unknown[]) => Promise<unknown>)(...args);
-            wasCalled = true;
-            return new Promise(() => {});
-          };
+      hands: {
+        ...clients.hands,
+        [method]: async (...args: Parameters<ServerClients["hands"][typeof method]>) => {
+          await (clients.hands[method] as (...all: unknown[]) => Promise<unknown>)(...args);
+          wasCalled = true;
+          return new Promise<never>(() => {});
         },
-      }),
+      },
     }));
     const sessionId = await talk(steps, [handTools(), brainTools(ALL)]);
     await eventually(() => wasCalled);
