@@ -7,7 +7,9 @@ import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
+import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import type { CliConfig } from "./config.ts";
 import { type DataDir, dataDirOf, isAlive, readAdminKey, readRunRecord } from "./data-dir.ts";
 
@@ -39,6 +41,8 @@ export interface Target {
 export interface Api {
   readonly target: Target;
   readonly sessions: Client<typeof SessionService>;
+  readonly memory: Client<typeof MemoryService>;
+  readonly threads: Client<typeof ThreadService>;
   readonly hands: Client<typeof HandService>;
   readonly agents: Client<typeof AgentService>;
   readonly environments: Client<typeof EnvironmentService>;
@@ -118,6 +122,8 @@ export function connectTo(target: Target): Api {
   return {
     target,
     sessions: client(SessionService),
+    memory: client(MemoryService),
+    threads: client(ThreadService),
     hands: client(HandService),
     agents: client(AgentService),
     environments: client(EnvironmentService),

@@ -14,6 +14,7 @@ export const REST_TYPES: readonly string[] = [
   "user.tool_confirmation",
   "user.custom_tool_result",
   "user.tool_result",
+  "agent.thread_message_received",
   "brain.inputs_consumed",
   "session.forked",
   "session.status_running",
@@ -39,6 +40,7 @@ export class RestState {
     if (event.threadId !== "") return;
     switch (event.type) {
       case "user.message":
+      case "agent.thread_message_received":
         keep(this.messages, event.id);
         break;
       case "user.interrupt":
@@ -72,6 +74,9 @@ export class RestState {
     const { idle } = this;
     if (idle === undefined || idle === "terminated") return idle;
     if (this.interrupts.size > 0) return undefined;
+    // It goes on by itself.
+    if (idle === "waiting_for_threads") return undefined;
+    if (idle === "budget_reached") return idle;
     // Messages wait until the calls are answered.
     if (idle === "requires_action")
       return this.awaited.some((id) => this.answered.has(id)) ? undefined : idle;
@@ -85,7 +90,7 @@ export class RestState {
     const { event_ids: ids } = objectOf(payloadOf(event).stop_reason);
     this.awaited = reason === "requires_action" && Array.isArray(ids) ? ids.map(stringOf) : [];
     // What waited then goes on waiting for a new message.
-    if (reason === "retries_exhausted") this.messages.clear();
+    if (reason === "retries_exhausted" || payloadOf(event).keeps_queued === true) this.messages.clear();
   }
 }
 

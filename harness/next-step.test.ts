@@ -33,6 +33,7 @@ const end = (calls = 0, stop = "done"): [string, object, object] => [
   { is_error: false },
   { v: 1, stop, calls },
 ];
+const result = (tool_use_id: string): [string, object] => ["agent.tool_result", { tool_use_id }];
 const died: [string, object] = ["span.model_request_end", { is_error: true }];
 const call = (permission = "allow"): [string, object] => [
   "agent.tool_use",
@@ -98,14 +99,15 @@ describe("the next step", () => {
 
   it("is to tell clients which calls wait for them, once, and again when fewer do", () => {
     const asked = [...begun, call("ask"), call("ask"), end(2)];
-    expect(stepAfter(asked)).toEqual({ kind: "await_clients", callIds: ["e5", "e6"] });
+    expect(stepAfter(asked)).toEqual({ kind: "await_others", callIds: ["e5", "e6"], waitIds: [] });
     const told = [...asked, idle("requires_action", { event_ids: ["e5", "e6"] })];
     expect(stepAfter(told)).toEqual({ kind: "rest" });
     const allowed = [...told, ["user.tool_confirmation", { tool_use_id: "e5", result: "allow" }]] as never[];
     expect(stepAfter(allowed)).toEqual({ kind: "run_calls" });
     expect(stepAfter([...allowed, ["agent.tool_result", { tool_use_id: "e5" }] as never])).toEqual({
-      kind: "await_clients",
+      kind: "await_others",
       callIds: ["e6"],
+      waitIds: [],
     });
   });
 
@@ -148,5 +150,71 @@ describe("the next step", () => {
 
   it("ignores events of threads, and types that it does not know", () => {
     expect(stepAfter([["acme.created"], ["session.updated"]])).toEqual({ kind: "rest" });
+  });
+
+  it("waits for threads without anybody holding the session, and lets clients answer meanwhile", () => {
+    const waits = (type: string, ids: string[], waiting: string[]): [string, object] => [
+      "session.status_idle",
+      { stop_reason: { type, event_ids: ids }, waiting_calls: waiting },
+    ];
+    const asked = [message, running, consumed("e1"), start, call(), call("ask"), end(2)] as const;
+    const both = [...asked, waits("requires_action", ["e6"], ["e5"])] as const;
+    expect(stepAfter([...both]).kind).toBe("rest");
+    // A message has to wait; the word on the other call is acted on.
+    expect(stepAfter([...both, message]).kind).toBe("rest");
+    const allowed: [string, object] = ["user.tool_confirmation", { tool_use_id: "e6", result: "allow" }];
+    expect(stepAfter([...both, allowed]).kind).toBe("run_calls");
+    const answered: [string, object] = ["agent.tool_result", { tool_use_id: "e6" }];
+    expect(stepAfter([...both, answered])).toEqual({ kind: "await_others", callIds: [], waitIds: ["e5"] });
+    const alone = [...both, answered, waits("waiting_for_threads", ["e5"], ["e5"])] as const;
+    expect(stepAfter([...alone]).kind).toBe("rest");
+    expect(stepAfter([...alone, ["agent.tool_result", { tool_use_id: "e5" }]]).kind).toBe("ask");
+    // Whoever holds it again for another reason looks whether the server still has the call.
+    expect(stepAfter([...alone, running]).kind).toBe("run_calls");
+  });
+
+  it("takes what threads say into the running turn, and starts one for it", () => {
+    const said: [string, object] = ["agent.thread_message_received", { content: [] }];
+    const inTurn = stepAfter([
+      message,
+      running,
+      consumed("e1"),
+      start,
+      call(),
+      end(1),
+      said,
+      message,
+      result("e5"),
+    ]);
+    expect(inTurn).toMatchObject({ kind: "ask", turn: 1, inputs: [{ eventId: "e7" }] });
+    const idle: [string, object] = ["session.status_idle", { stop_reason: { type: "end_turn" } }];
+    expect(stepAfter([idle, said])).toMatchObject({ kind: "ask", inputs: [{ eventId: "e2" }] });
+  });
+
+  it("does nothing after a stop until a user, or who made the thread, says something", () => {
+    const said = (more = {}): [string, object] => ["agent.thread_message_received", { content: [], ...more }];
+    const stopped: [string, object] = [
+      "session.status_idle",
+      { stop_reason: { type: "end_turn" }, keeps_queued: true },
+    ];
+    expect(stepAfter([message, stopped]).kind).toBe("rest");
+    expect(stepAfter([message, stopped, said()]).kind).toBe("rest");
+    expect(stepAfter([message, stopped, said({ from_parent: true })]).kind).toBe("ask");
+    expect(stepAfter([message, stopped, said(), message])).toMatchObject({
+      kind: "ask",
+      inputs: [{ eventId: "e1" }, { eventId: "e3" }, { eventId: "e4" }],
+    });
+  });
+
+  it("rests while the budget is spent, and goes on with the same turn once it is changed", () => {
+    const spent: [string, object] = ["session.status_idle", { stop_reason: { type: "budget_reached" } }];
+    const mid = [message, running, consumed("e1"), start, call(), end(1), result("e5"), spent] as const;
+    expect(stepAfter([...mid]).kind).toBe("rest");
+    expect(stepAfter([...mid, ["session.updated", { title: "x" }]]).kind).toBe("rest");
+    expect(stepAfter([...mid, ["session.updated", { budget: {} }]])).toMatchObject({ kind: "ask", turn: 1 });
+    // Whether it still is spent is for the server to say.
+    expect(stepAfter([...mid, message])).toMatchObject({ kind: "ask", turn: 1 });
+    expect(stepAfter([message, spent]).kind).toBe("rest");
+    expect(stepAfter([message, spent, ["user.interrupt"]]).kind).toBe("interrupt");
   });
 });

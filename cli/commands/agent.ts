@@ -3,11 +3,14 @@ import { clone, create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import {
   type Agent,
+  type AgentMember,
+  AgentMemberSchema,
   AgentSchema,
   type AgentSpec,
   AgentSpecSchema,
   type Model,
   ModelSchema,
+  MultiagentSchema,
   type Tool,
   ToolSchema,
 } from "../../proto/gen/tendon/v1/agent_pb.js";
@@ -18,6 +21,8 @@ import { formatFields, formatTable } from "../table.ts";
 import { pairsText, parseCount, parsePair, parseRepeated, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
+const THREAD_TOOLS = ["thread_create", "thread_send", "thread_wait", "thread_list", "thread_stop"];
+
 interface SpecOptions {
   spec?: string;
   name?: string;
@@ -27,6 +32,7 @@ interface SpecOptions {
   systemFile?: string;
   tools?: boolean;
   brainTool?: string[];
+  mayCall?: string[];
   loop?: string;
   metadata?: Record<string, string>;
 }
@@ -117,6 +123,11 @@ function addSpecOptions(command: Command): Command {
       "tool that the brain runs itself, such as hand_list; may be given several times",
       parseRepeated,
     )
+    .option(
+      "--may-call <agent>",
+      'id of an agent that it may call in threads, or "self", with the tools for that; may be given several times',
+      parseRepeated,
+    )
     .option("--loop <name>", "loop that runs it")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--spec <file>", "everything as the JSON form of AgentSpec; other options win over it");
@@ -139,6 +150,13 @@ function changedSpec(base: AgentSpec, options: SpecOptions): AgentSpec {
   if (options.systemFile !== undefined) spec.system = readText(options.systemFile);
   if (options.tools === false) spec.tools = [];
   if (options.brainTool !== undefined) spec.tools = withBrainTools(spec.tools, options.brainTool);
+  if (options.mayCall !== undefined) {
+    const multiagent =
+      spec.multiagent === undefined ? create(MultiagentSchema) : clone(MultiagentSchema, spec.multiagent);
+    multiagent.agents = options.mayCall.map(memberOf);
+    spec.multiagent = multiagent;
+    spec.tools = withBrainTools(spec.tools, THREAD_TOOLS);
+  }
   if (options.loop !== undefined) spec.loop = options.loop;
   if (options.metadata !== undefined) spec.metadata = { ...spec.metadata, ...options.metadata };
   if (options.model !== undefined) spec.model = withId(spec.model, options.model);
@@ -153,6 +171,12 @@ function withBrainTools(tools: readonly Tool[], names: readonly string[]): Tool[
   const more = [...new Set(names)].filter((name) => !offered.has(name));
   if (more.length === 0) return [...tools];
   return [...tools, create(ToolSchema, { kind: { case: "brainToolset", value: { names: more } } })];
+}
+
+function memberOf(id: string): AgentMember {
+  return create(AgentMemberSchema, {
+    kind: id === "self" ? { case: "self", value: true } : { case: "agent", value: { id } },
+  });
 }
 
 function withId(model: Model | undefined, id: string): Model {
@@ -181,12 +205,18 @@ function agentText({ id, version, spec, createdAt, updatedAt, archivedAt }: Agen
     ["model", spec?.model?.id || "the harness's default"],
     ["loop", spec?.loop || "claude"],
     ["tools", toolsText(spec)],
+    ["may call", membersText(spec)],
     ["system", spec?.system],
     ["metadata", pairsText(spec?.metadata ?? {})],
     ["created", timeText(createdAt)],
     ["updated", timeText(updatedAt)],
     ["archived", timeText(archivedAt)],
   ]);
+}
+
+function membersText(spec: AgentSpec | undefined): string {
+  const members = spec?.multiagent?.agents ?? [];
+  return members.map(({ kind }) => (kind.case === "agent" ? kind.value.id : "self")).join(", ");
 }
 
 function toolsText(spec: AgentSpec | undefined): string {

@@ -3,35 +3,28 @@ import type { Command } from "commander";
 import {
   type Session,
   SessionSchema,
-  SessionStatus,
+  type SessionStatus,
   SessionStatusSchema,
-  StopReasonSchema,
 } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   ListSessionsResponseSchema,
   WakeSessionResponseSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../budget-options.ts";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
 import { agentIdOf, environmentIdOf } from "../named.ts";
+import { statusText } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
-import {
-  enumWord,
-  enumWords,
-  pairsText,
-  parseCount,
-  parseEnum,
-  parsePair,
-  parseRepeated,
-  timeText,
-} from "../words.ts";
+import { enumWords, pairsText, parseCount, parseEnum, parsePair, parseRepeated, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
 import { addSessionTrace } from "./session-trace.ts";
+import { addSessionThreadCommands } from "./session-threads.ts";
 import { addVerify } from "./session-verify.ts";
 
 export function addSessionCommands(program: Command): void {
@@ -64,12 +57,13 @@ Examples:
   });
   addSessionCopyCommands(session, sessionText);
   addSessionTrace(session);
+  addSessionThreadCommands(session, sessionText);
   addVerify(session);
   addEnding(session);
 }
 
 function addCreate(session: Command): void {
-  type Options = {
+  type Options = BudgetOptions & {
     agent?: string;
     agentVersion?: number;
     env?: string;
@@ -80,9 +74,7 @@ function addCreate(session: Command): void {
     message?: string;
     requestId?: string;
   };
-  const command = session
-    .command("create")
-    .description("make a session")
+  const command = addBudgetOptions(session.command("create").description("make a session"))
     .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
     .option("--agent-version <n>", "left out: the latest", parseCount(1, 2 ** 31 - 1))
     .option("--env <environment>", "id or name; left out: the default environment")
@@ -99,6 +91,7 @@ function addCreate(session: Command): void {
     .addHelpText("after", '\nExample:\n  tendon session create --message "run: uname -a" --json');
   onAction<Options>(command, async ({ options, api, output }) => {
     const { agent, env } = options;
+    const budget = budgetOf(options);
     const request = {
       requestId: options.requestId ?? "",
       agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
@@ -108,6 +101,7 @@ function addCreate(session: Command): void {
       title: options.title ?? "",
       metadata: options.metadata ?? {},
       vaultIds: options.vault ?? [],
+      ...(budget && { budget }),
       initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
     };
     const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);
@@ -185,10 +179,18 @@ function sessionTable(sessions: readonly Session[]): string {
   return formatTable(["ID", "TITLE", "STATUS", "EVENTS", "AGENT", "CHANGED"], rows);
 }
 
-function statusText(status: SessionStatus, stopReason: number): string {
-  const word = enumWord(SessionStatusSchema, status);
-  const reason = enumWord(StopReasonSchema, stopReason);
-  return status === SessionStatus.IDLE && reason !== "" ? `${word} (${reason})` : word;
+/** With its threads; nothing for a session that has made none. */
+function treeFields(tree: Session["tree"]): [name: string, text: string | undefined][] {
+  if (tree === undefined) return [];
+  const { threads, liveThreads, running, atBudget, usage } = tree;
+  const held = atBudget === 0 ? "" : `, ${atBudget} at the budget`;
+  const fields = usageFields(usage).map(
+    ([name, text]) => [`${name}, all`, text] as [string, string | undefined],
+  );
+  return [
+    ["threads", `${threads}: ${threads - liveThreads} stopped, ${running} working with itself${held}`],
+    ...fields,
+  ];
 }
 
 function sessionText(session: Session): string {
@@ -205,7 +207,10 @@ function sessionText(session: Session): string {
     ["environment", session.environmentId],
     ["slots", pairsText(session.slotEnvironmentIds)],
     ["metadata", pairsText(session.metadata)],
+    ["thread of", session.rootSessionId && `${session.rootSessionId}, made by ${session.parentSessionId}`],
     ...usageFields(usage),
+    ["budget", budgetText(session.budget)],
+    ...treeFields(session.tree),
     [
       "forked from",
       session.forkedFromSessionId &&

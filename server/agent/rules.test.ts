@@ -56,6 +56,18 @@ test("tools of the brain are known, offered once and of no other kind, and polic
   expect(wrongField({ tools: [custom("hand_list")] })).toBeUndefined();
 });
 
+test("agents that may be called are named once", () => {
+  const member = (id: string) => ({ kind: { case: "agent" as const, value: { id } } });
+  const self = { kind: { case: "self" as const, value: true } };
+  expect(
+    wrongField({ multiagent: { agents: [member("agent_1"), member("agent_2"), self] } }),
+  ).toBeUndefined();
+  expect(wrongField({ multiagent: { agents: [member("agent_1"), member("agent_1")] } })).toBe(
+    "spec.multiagent.agents[1]",
+  );
+  expect(wrongField({ multiagent: { agents: [self, self] } })).toBe("spec.multiagent.agents[1]");
+});
+
 test("an input schema is the JSON text of an object of type object", () => {
   const field = "spec.tools[0].custom.input_schema";
   for (const schema of ["{", "[]", "null", '"x"', "{}", '{"type":"array"}']) {

@@ -3,6 +3,7 @@ import { invalidField } from "../../kit/errors.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { BRAIN_TOOL_NAMES } from "./brain-tool-names.ts";
+import { checkMembers } from "./members.ts";
 
 /** Names of the tools that hands bring, and of the one that reaches hands which came later. */
 const HAND_TOOL_NAMES = new Set(["bash", "read", "write", "edit", "glob", "grep", "hand_execute"]);
@@ -18,6 +19,7 @@ export function checkAgentSpec(spec: AgentSpec): void {
   checkBrainTools(spec.tools);
   checkCustomTools(spec.tools);
   checkReferences(spec.tools, spec.mcpServers);
+  checkMembers(spec);
 }
 
 function checkMcpServers(servers: readonly McpServer[]): void {

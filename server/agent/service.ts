@@ -19,6 +19,7 @@ import type {
 import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
+import { checkMembersExist } from "./members.ts";
 import { checkAgentSpec } from "./rules.ts";
 
 export interface AgentDeps {
@@ -40,9 +41,11 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
   async createAgent({ requestId, spec }: CreateAgentRequest, context: RpcContext) {
     const wanted = spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
+    const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
+    await checkMembersExist(this.agents, wanted, workspaceId);
     const agent = await this.agents.create({
       id: newId("agent"),
-      workspaceId: workspaceOf(principalOf(context), this.deps.defaultWorkspaceId),
+      workspaceId,
       spec: wanted,
       request: { requestId, contentHash: contentHash(AgentSpecSchema, wanted) },
     });
@@ -74,6 +77,7 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     const wanted = spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
     const workspaceId = scopeOf(principalOf(context));
+    await checkMembersExist(this.agents, wanted, (await this.find(agentId, 0, context)).workspaceId);
     const agent = await this.agents.update({ agentId, workspaceId, spec: wanted, expectedVersion });
     if (agent === undefined) throw notFound("agent", agentId);
     return { agent };

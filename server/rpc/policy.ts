@@ -67,7 +67,7 @@ const POLICY = new Map<string, Callers>([
     revokeHandAgent: ADMIN,
     listAuditEntries: ADMIN,
     getWorkspaceUsage: ADMIN,
-    stopSessions: ADMIN,
+    stopSessions: CLIENT,
   }),
   ...rows(AgentService, {
     createAgent: CLIENT,

@@ -1,6 +1,6 @@
 /** How trees end: threads before who made them, and whoever comes late is found by the relay. */
 import { TendonError } from "../../kit/errors.ts";
-import { newId } from "../../kit/ids.ts";
+import { isId, newId } from "../../kit/ids.ts";
 import type { EventStore } from "../store/events.ts";
 import type { ThreadStore } from "../store/threads.ts";
 import { treeEvent } from "../store/tree-events.ts";
@@ -9,7 +9,7 @@ import { announceAppended } from "./log.ts";
 import type { TreeRelay } from "./tree-relay.ts";
 
 export interface TreeEndingsDeps {
-  readonly threads: Pick<ThreadStore, "place" | "ofRoot" | "liveChildren" | "active">;
+  readonly threads: Pick<ThreadStore, "liveChildren" | "active" | "activeInTree">;
   readonly events: Pick<EventStore, "append">;
   readonly hub: Hub;
   readonly relay: () => TreeRelay;
@@ -54,12 +54,16 @@ export class TreeEndings {
   /** Interrupts the session and all below it; nothing of it goes on by itself. Gives who was active or held. */
   async stop(sessionId: string): Promise<string[]> {
     const { threads, events, hub, relay } = this.deps;
-    const active = await threads.active([sessionId, ...(await this.below(sessionId))], true);
+    const active = isId("thread", sessionId)
+      ? await threads.active([sessionId, ...(await this.below(sessionId))], true)
+      : await threads.activeInTree(sessionId, true);
     if (active.length === 0) return [];
     const event = treeEvent(newId("event"), "user.interrupt", { keeps_queued: true });
     const appended = await events.append({ sessionId, events: [event], authority: "server" });
     announceAppended(hub, sessionId, appended);
-    await relay().relay(sessionId);
+    // Threads are told in turn; where there are none, nobody waits for that to be found.
+    const told = relay().relay(sessionId);
+    if (active.some((id) => id !== sessionId)) await told;
     return active;
   }
 }

@@ -100,6 +100,8 @@ export interface ThreadStore {
    * budget.
    */
   active(sessionIds: readonly string[], withHeld: boolean): Promise<string[]>;
+  /** The same of a root and all of its threads, in one look. */
+  activeInTree(rootSessionId: string, withHeld: boolean): Promise<string[]>;
   /** Roots of all trees of a workspace, or of the installation, in which somebody is active. */
   activeTrees(workspaceId: string | undefined): Promise<string[]>;
   /** Every thread of the root, deep ones first. */

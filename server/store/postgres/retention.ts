@@ -19,10 +19,12 @@ export function createRetentionStore(pool: Pool): RetentionStore {
          ), due as (
            select s.session_id from kept k cross join lateral (
              select session_id, created_at from sessions
-               where workspace_id = k.workspace_id and created_at < k.since
+               where workspace_id = k.workspace_id and created_at < k.since and root_session_id is null
                  and case when archived_at is not null then archived_at < k.since
                    else updated_at < k.since and status in ('idle', 'terminated') and work_position <= rested_position
-                     and (lease_id is null or lease_expires_at <= clock_timestamp()) end
+                     and (lease_id is null or lease_expires_at <= clock_timestamp())
+                     and (select 1 from sessions t where t.root_session_id = sessions.session_id
+                       and t.archived_at is null and t.updated_at >= k.since limit 1) is null end
                order by created_at limit $1 for update skip locked
            ) s order by s.created_at limit $1
          )

@@ -263,7 +263,10 @@ const IS_HELD =
 
 function members(
   pool: Pool,
-): Pick<ThreadStore, "liveChildren" | "active" | "activeTrees" | "ofRoot" | "orphans" | "tree"> {
+): Pick<
+  ThreadStore,
+  "liveChildren" | "active" | "activeInTree" | "activeTrees" | "ofRoot" | "orphans" | "tree"
+> {
   const ids = async (sql: string, values: unknown[]) => {
     const { rows } = await pool.query<{ session_id: string }>(sql, values);
     return rows.map((row) => row.session_id);
@@ -280,6 +283,13 @@ function members(
       ids(
         `select session_id from sessions s where session_id = any($1) and ((${IS_ACTIVE}) or ($2 and ${IS_HELD}))`,
         [sessionIds, withHeld],
+      ),
+    activeInTree: (rootSessionId, withHeld) =>
+      ids(
+        `select session_id from (
+           select * from sessions where session_id = $1 union all select * from sessions where root_session_id = $1
+         ) s where (${IS_ACTIVE}) or ($2 and ${IS_HELD})`,
+        [rootSessionId, withHeld],
       ),
     activeTrees: (workspaceId) =>
       ids(

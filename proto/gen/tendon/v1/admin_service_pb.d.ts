@@ -1290,7 +1290,7 @@ export declare const StopSessionsRequestSchema: GenMessage<StopSessionsRequest>;
  */
 export declare type StopSessionsResponse = Message<"tendon.v1.StopSessionsResponse"> & {
   /**
-   * The sessions that were running.
+   * The sessions and threads that were working, waiting for threads or had something to do.
    *
    * @generated from field: repeated string session_ids = 1;
    */
@@ -1638,12 +1638,13 @@ export declare const AdminService: GenService<{
     output: typeof GetWorkspaceUsageResponseSchema;
   },
   /**
-   * Interrupts every running session of the workspace, or of the installation, within 10 s.
+   * Interrupts every session of the workspace, or of the installation, with its threads, within 10 s, so that nothing goes
+   * on by itself: what waited in their logs waits for a new message.
    *
-   * Effect: `user.interrupt` is appended to each session that runs.
-   * Idempotency: repeating it interrupts what runs then.
-   * Fails: ROLE_NOT_ALLOWED.
-   * Callers: admin.
+   * Effect: `user.interrupt` in each log that works, waits for threads or has something to do; one entry of the audit log.
+   * Idempotency: repeating it interrupts what works then.
+   * Fails: NOT_FOUND for a workspace that is not the caller's.
+   * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.AdminService.StopSessions
    */
