@@ -1,0 +1,357 @@
+/** Where the platform's own requests may go: the rules, and that the address that was checked is the one that is dialled. */
+import dgram from "node:dgram";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { createServer, type RequestListener } from "node:http";
+import { createServer as createTlsServer } from "node:https";
+import type { AddressInfo } from "node:net";
+import { afterEach, describe, expect, test } from "vitest";
+import { systemClock } from "../../kit/clock.ts";
+import { NameResolver } from "../../kit/network/name-resolver.ts";
+import { createCertificates } from "../../test/kit/test-certificates.ts";
+import { DenyList, denyEntry } from "./deny-list.ts";
+import { createFetch } from "./fetch.ts";
+import { Outbound } from "./outbound.ts";
+import { OutboundRefusal } from "./refusal.ts";
+import { type Listener, OutboundRules } from "./rules.ts";
+
+const closers: (() => Promise<void> | void)[] = [];
+afterEach(async () => {
+  for (const close of closers.splice(0).reverse()) await close();
+});
+
+function rulesWith({ deny = [], listeners = [] }: { deny?: string[]; listeners?: Listener[] } = {}) {
+  return new OutboundRules({
+    deny,
+    ownAddresses: () => new Set(["192.0.2.7", "10.1.1.1"]),
+    ownListeners: () => listeners,
+  });
+}
+
+function reasonOf(run: () => unknown): string {
+  try {
+    run();
+    return "allowed";
+  } catch (error) {
+    if (error instanceof OutboundRefusal) return error.reason;
+    throw error;
+  }
+}
+
+const https = (host: string, port = 443) => ({ host, port, isSecure: true });
+const http = (host: string, port = 80) => ({ host, port, isSecure: false });
+
+describe("addresses", () => {
+  test.each([
+    ["public", ["8.8.8.8", "2606:4700::1111"], "allowed", "plain_http"],
+    ["private", ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1"], "allowed", "allowed"],
+    ["loopback", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"], "allowed", "allowed"],
+    ["of this machine", ["192.0.2.7"], "allowed", "allowed"],
+    [
+      "link-local",
+      [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "::ffff:169.254.169.254",
+        "::ffff:a9fe:a9fe",
+        "64:ff9b::a9fe:a9fe",
+      ],
+      "address_not_allowed",
+      "address_not_allowed",
+    ],
+    [
+      "metadata elsewhere",
+      ["100.100.100.200", "168.63.129.16", "fd00:ec2::254", "::ffff:100.100.100.200"],
+      "address_not_allowed",
+      "address_not_allowed",
+    ],
+    [
+      "no single host",
+      ["0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "::", "ff02::1"],
+      "address_not_allowed",
+      "address_not_allowed",
+    ],
+    [
+      "wrapped",
+      ["2002:7f00:1::", "2001::1", "::127.0.0.1", "fe80::1%lo"],
+      "address_not_allowed",
+      "address_not_allowed",
+    ],
+  ])("%s", (_, addresses, secure, plain) => {
+    for (const address of addresses) {
+      expect([address, reasonOf(() => rulesWith().permitted(https(address), [address]))]).toEqual([
+        address,
+        secure,
+      ]);
+      expect([address, reasonOf(() => rulesWith().permitted(http(address), [address]))]).toEqual([
+        address,
+        plain,
+      ]);
+    }
+  });
+
+  test("of a name with several only those that may be dialled are, in their plain form", () => {
+    const found = ["169.254.169.254", "::ffff:10.0.0.1", "8.8.8.8"];
+    expect(rulesWith().permitted(https("mixed.example.com"), found)).toEqual(["10.0.0.1", "8.8.8.8"]);
+    expect(rulesWith().permitted(http("mixed.example.com"), found)).toEqual(["10.0.0.1"]);
+  });
+
+  test("of Tendon's own listeners are never reached, by no address of their machine", () => {
+    const here: Listener = { addresses: new Set(["127.0.0.1"]), here: true, port: 7400 };
+    const there: Listener = { addresses: new Set(["10.9.9.9"]), here: false, port: 7401 };
+    const rules = rulesWith({ listeners: [here, there] });
+    for (const address of ["127.0.0.1", "127.0.0.2", "::1", "::ffff:7f00:1", "192.0.2.7", "10.1.1.1"]) {
+      expect(reasonOf(() => rules.permitted(https(address, 7400), [address]))).toBe("address_not_allowed");
+      expect(reasonOf(() => rules.permitted(https(address, 7401), [address]))).toBe("allowed");
+    }
+    expect(reasonOf(() => rules.permitted(https("10.9.9.9", 7401), ["10.9.9.9"]))).toBe(
+      "address_not_allowed",
+    );
+    expect(reasonOf(() => rules.permitted(https("10.9.9.9", 7400), ["10.9.9.9"]))).toBe("allowed");
+  });
+});
+
+describe("TENDON_PROXY_DENY", () => {
+  const list = new DenyList([
+    "evil.example.com",
+    "*.bad.example.org",
+    "10.0.0.0/8",
+    "192.168.1.1:8080",
+    "[fd00::]/8",
+    "host.example.net:22",
+  ]);
+  test.each([
+    ["evil.example.com", "8.8.8.8", 443, true],
+    ["x.evil.example.com", "8.8.8.8", 443, false],
+    ["a.b.bad.example.org", "8.8.8.8", 443, true],
+    ["bad.example.org", "8.8.8.8", 443, false],
+    ["fine.example.com", "10.200.0.1", 443, true],
+    ["fine.example.com", "192.168.1.1", 8080, true],
+    ["fine.example.com", "192.168.1.1", 443, false],
+    ["fine.example.com", "fd12::1", 443, true],
+    ["host.example.net", "8.8.8.8", 22, true],
+    ["host.example.net", "8.8.8.8", 443, false],
+  ])("%s at %s, port %d: %s", (name, address, port, denied) => {
+    expect(list.denies(name, address, port)).toBe(denied);
+  });
+
+  test("takes nothing that it cannot read", () => {
+    for (const text of [
+      "http://a.example.com",
+      "a b",
+      "10.0.0.0/33",
+      "a.example.com:0",
+      "a.example.com:99999",
+      "*",
+      "2130706433",
+    ]) {
+      expect(() => denyEntry()(text)).toThrow(/must hold/);
+    }
+  });
+
+  test("narrows what the rules allow, by name and by address", () => {
+    const rules = rulesWith({ deny: ["10.0.0.0/8", "a.example.com"] });
+    expect(reasonOf(() => rules.permitted(https("b.example.com"), ["10.0.0.1"]))).toBe("host_denied");
+    expect(reasonOf(() => rules.permitted(https("A.example.com."), ["8.8.8.8"]))).toBe("host_denied");
+  });
+});
+
+async function listening(handler: RequestListener): Promise<number> {
+  const server = createServer(handler);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closers.push(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return (server.address() as AddressInfo).port;
+}
+
+/** A name server that answers each question for an IPv4 address with the next of these, the last again and again. */
+async function nameServer(answers: readonly string[]): Promise<{ address: string; asked: () => number }> {
+  const socket = dgram.createSocket("udp4");
+  let asked = 0;
+  socket.on("message", (question, from) => {
+    const end = question.indexOf(0, 12) + 5;
+    const isV4 = question.readUInt16BE(end - 4) === 1;
+    const head = Buffer.from(question.subarray(0, end));
+    head.writeUInt16BE(0x8180, 2);
+    head.writeUInt16BE(isV4 ? 1 : 0, 6);
+    head.fill(0, 8, 12);
+    if (!isV4) return socket.send(head, from.port, from.address);
+    const bytes = answers[Math.min(asked, answers.length - 1)]!.split(".").map(Number);
+    asked += 1;
+    const record = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, ...bytes]);
+    socket.send(Buffer.concat([head, record]), from.port, from.address);
+  });
+  socket.bind(0, "127.0.0.1");
+  await once(socket, "listening");
+  closers.push(() => new Promise<void>((resolve) => socket.close(() => resolve())));
+  return { address: `127.0.0.1:${socket.address().port}`, asked: () => asked };
+}
+
+function fetchWith({ servers, rules = rulesWith() }: { servers?: string[]; rules?: OutboundRules } = {}) {
+  const resolver = new NameResolver({
+    clock: systemClock,
+    hostsFile: "/dev/null",
+    ...(servers && { servers }),
+  });
+  const outbound = new Outbound({ rules, resolver, clock: systemClock });
+  closers.push(() => outbound.close());
+  return createFetch(outbound);
+}
+
+async function refusal(promise: Promise<unknown>): Promise<OutboundRefusal> {
+  const error = await promise.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  );
+  if (error instanceof OutboundRefusal) return error;
+  throw new Error(`expected a refusal, got ${error}`);
+}
+
+describe("requests", () => {
+  test("reach a loopback server, and bring back status, headers and a body that streams", async () => {
+    const port = await listening((request, response) => {
+      response.writeHead(201, { "x-seen": `${request.method} ${request.headers["x-sent"]}` });
+      request.pipe(response);
+    });
+    const fetch = fetchWith();
+    for (const host of ["127.0.0.1", "localhost"]) {
+      const answer = await fetch(`http://${host}:${port}/a`, {
+        method: "POST",
+        headers: { "x-sent": "yes" },
+        body: "grüße",
+      });
+      expect([answer.status, answer.headers.get("x-seen"), await answer.text()]).toEqual([
+        201,
+        "POST yes",
+        "grüße",
+      ]);
+    }
+  });
+
+  test.each([
+    "http://169.254.169.254/latest/meta-data",
+    "http://2852039166/latest/meta-data",
+    "http://0xa9fea9fe/",
+    "http://0251.0376.0251.0376/",
+    "http://[::ffff:169.254.169.254]/",
+    "http://[::ffff:a9fe:a9fe]/",
+    "http://0/",
+    "https://[fe80::1]/",
+  ])("%s is refused however it is spelled, without a connection", async (url) => {
+    expect((await refusal(fetchWith()(url))).reason).toBe("address_not_allowed");
+  });
+
+  test("with a user, or in another scheme, are refused, and repeat nothing of the URL but its host", async () => {
+    const fetch = fetchWith();
+    for (const url of [
+      "http://user:canary@127.0.0.1/",
+      "ftp://127.0.0.1/canary",
+      "file:///etc/passwd",
+      "canary",
+    ]) {
+      const { reason, message } = await refusal(fetch(url));
+      expect(reason).toBe("bad_url");
+      expect(message).not.toContain("canary");
+    }
+  });
+
+  test("go to the address that was checked, also when the name leads elsewhere a moment later (DNS rebinding)", async () => {
+    const port = await listening((_, response) => void response.end("the one that was checked"));
+    const names = await nameServer(["127.0.0.1", "169.254.169.254"]);
+    const fetch = fetchWith({ servers: [names.address] });
+    const answer = await fetch(`http://rebind.example.com:${port}/`, { headers: { connection: "close" } });
+    expect(await answer.text()).toBe("the one that was checked");
+    expect(names.asked()).toBe(1);
+    // The next connection asks anew, and is judged anew.
+    const next = fetch(`http://rebind.example.com:${port}/`, { headers: { connection: "close" } });
+    expect((await refusal(next)).reason).toBe("address_not_allowed");
+  });
+
+  test("follow redirects only where they were told to, on the same origin, and are checked again there", async () => {
+    const port = await listening((request, response) => {
+      const to: Record<string, [number, string]> = {
+        "/here": [307, "/there"],
+        "/loop": [307, "/loop"],
+        "/metadata": [307, "http://169.254.169.254/canary"],
+        "/other": [308, `http://localhost:${(request.socket.address() as AddressInfo).port}/there`],
+        "/as-get": [302, "/there"],
+      };
+      const redirect = to[request.url ?? ""];
+      if (redirect === undefined)
+        return response.end(`${request.method} ${request.url} ${request.headers.authorization}`);
+      response.writeHead(redirect[0], { location: redirect[1] }).end();
+    });
+    const fetch = fetchWith();
+    const get = (path: string, redirect: "error" | "same-origin") =>
+      fetch(`http://127.0.0.1:${port}${path}`, {
+        method: "POST",
+        headers: { authorization: "canary" },
+        body: "x",
+        redirect,
+      });
+    expect(await (await get("/here", "same-origin")).text()).toBe("POST /there canary");
+    for (const path of ["/here", "/metadata"])
+      expect((await refusal(get(path, "error"))).reason).toBe("redirect_refused");
+    for (const path of ["/loop", "/metadata", "/other", "/as-get"]) {
+      const { reason, message } = await refusal(get(path, "same-origin"));
+      expect(reason).toBe("redirect_refused");
+      expect(message).not.toContain("canary");
+    }
+  });
+
+  test("that nobody answers, or that break, fail as unreachable; one that is given up ends at once", async () => {
+    const port = await listening((request, response) => {
+      if (request.url === "/break") response.destroy();
+      // Anything else is never answered.
+    });
+    const fetch = fetchWith();
+    expect((await refusal(fetch("http://127.0.0.1:1/"))).reason).toBe("unreachable");
+    expect((await refusal(fetch(`http://127.0.0.1:${port}/break`))).reason).toBe("unreachable");
+    const given = new AbortController();
+    const waiting = fetch(`http://127.0.0.1:${port}/`, { signal: given.signal });
+    given.abort(new Error("given up"));
+    await expect(waiting).rejects.toThrow("given up");
+  });
+});
+
+test("over TLS the certificate must be trusted and be the host's", async () => {
+  const certificates = await createCertificates();
+  closers.push(() => certificates.remove());
+  const { certFile, keyFile } = await certificates.issue("far");
+  const server = createTlsServer(
+    { cert: readFileSync(certFile), key: readFileSync(keyFile) },
+    (_, response) => void response.end("over TLS"),
+  );
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  closers.push(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const { port } = server.address() as AddressInfo;
+  const names = await nameServer(["127.0.0.1"]);
+  const fetchTrusting = (ca?: string[]) => {
+    const resolver = new NameResolver({
+      clock: systemClock,
+      hostsFile: "/dev/null",
+      servers: [names.address],
+    });
+    const outbound = new Outbound({ rules: rulesWith(), resolver, clock: systemClock, ca });
+    closers.push(() => outbound.close());
+    return createFetch(outbound);
+  };
+  const trusting = fetchTrusting([readFileSync(certificates.caFile, "utf8")]);
+  for (const host of ["localhost", "127.0.0.1", "server.test"]) {
+    expect(await (await trusting(`https://${host}:${port}/`)).text()).toBe("over TLS");
+  }
+  expect((await refusal(fetchTrusting()(`https://localhost:${port}/`))).message).toMatch(
+    /UNABLE_TO_VERIFY|SELF_SIGNED/,
+  );
+  expect((await refusal(trusting(`https://other.test:${port}/`))).message).toMatch(
+    /ERR_TLS_CERT_ALTNAME_INVALID/,
+  );
+});
