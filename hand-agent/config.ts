@@ -65,6 +65,11 @@ export const handAgentSettings = defineSettings({
     default: "",
     help: "Directory with ca.pem, cert.pem and key.pem for the engine.",
   },
+  TENDON_HAND_AGENT_REGISTRY_AUTH_FILE: {
+    parse: text(),
+    default: "",
+    help: "File with credentials for pulling images, in the form of Docker's config.json (auths, credHelpers, credsStore), read for each pull; empty for none.",
+  },
   ...tracingSettings,
   ...dialSettings,
   ...programSettings,

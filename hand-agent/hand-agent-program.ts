@@ -1,4 +1,5 @@
 /** What the hand agent's program does with its command line. */
+import { homedir } from "node:os";
 import { resolve } from "node:path";
 import { BUILD } from "../kit/build.ts";
 import { systemClock } from "../kit/clock.ts";
@@ -22,6 +23,12 @@ import { purge } from "./purge.ts";
 import { AgentRelays } from "./relay/agent-relays.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
 import { openTracing } from "./tracing.ts";
+
+/** Of programs that are given credentials to look up. */
+const HELPER_ENV = {
+  PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+  HOME: homedir(),
+};
 
 /** Gives the exit code. */
 export async function handAgentProgram(): Promise<number> {
@@ -125,7 +132,12 @@ function driversOf(
     tools: TOOL_DEFINITIONS,
     relays: relaysOf(values, log),
     process: { isolation: values.TENDON_HAND_AGENT_ISOLATION },
-    docker: { engine: { host, tlsVerify: tlsVerify !== "", certPath }, installationId },
+    docker: {
+      engine: { host, tlsVerify: tlsVerify !== "", certPath },
+      // Credential helpers find themselves and their own files; nothing else of the agent's environment is theirs.
+      registryAuth: { file: values.TENDON_HAND_AGENT_REGISTRY_AUTH_FILE, helperEnv: HELPER_ENV },
+      installationId,
+    },
   };
   return makeDrivers(options, values.TENDON_HAND_AGENT_TEST_SCRIPT);
 }

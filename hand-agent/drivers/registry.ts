@@ -6,6 +6,7 @@ import type { Logger } from "../../kit/log.ts";
 import type { Relays } from "../relay/relay.ts";
 import { DockerDriver } from "./docker/docker-driver.ts";
 import type { EngineSettings } from "./docker/engine-address.ts";
+import type { RegistryAuthOptions } from "./docker/registry-credentials.ts";
 import type { Driver, ToolDefinition } from "./driver.ts";
 import type { IsolationMode } from "./process/isolation.ts";
 import { ProcessDriver } from "./process/process-driver.ts";
@@ -29,6 +30,7 @@ export interface DriverOptions {
   /** Without it, no engine is looked for. */
   readonly docker?: {
     readonly engine: EngineSettings;
+    readonly registryAuth?: RegistryAuthOptions;
     /** That the agent belongs to; empty before it has joined one. */
     readonly installationId: () => string;
   };

@@ -17,6 +17,7 @@ import { type Engine, EngineError } from "./engine.ts";
 import type { HandsNetwork } from "./hands-network.ts";
 import { imageById, missingImage, pullImage } from "./images.ts";
 import { blockMetadata } from "./network-rules.ts";
+import type { RegistryCredentials } from "./registry-credentials.ts";
 import { networkOfRuntime } from "./runtime-network.ts";
 import { haveVolumes, makeDirectories, removeVolumes } from "./workspace-volumes.ts";
 
@@ -45,6 +46,7 @@ export interface ContainerMakerOptions {
   readonly network: HandsNetwork;
   /** Ways out for hands with the network `limited`; without them such hands are refused. */
   readonly relays: Relays | undefined;
+  readonly credentials: RegistryCredentials;
   readonly clock: Clock;
 }
 
@@ -163,7 +165,7 @@ export class ContainerMaker {
   }
 
   private async create(unit: Unit, networkName: string, options: MakeOptions): Promise<string> {
-    const { engine, clock } = this.options;
+    const { engine, clock, credentials } = this.options;
     const { image, network } = unit.recipe;
     const plan = planContainer(unit.recipe, {
       ...(await this.owner(unit.unit)),
@@ -185,7 +187,7 @@ export class ContainerMaker {
       if (options.pull !== true) throw missingImage(image);
     }
     const { onProgress = () => {}, signal } = options;
-    await pullImage(engine, image, { onProgress, clock, signal });
+    await pullImage(engine, image, { onProgress, clock, signal, credentials });
     return create();
   }
 

@@ -30,6 +30,7 @@ import type { EngineSettings } from "./engine-address.ts";
 import { type DockerRecord, HAND_ID, HandRecords } from "./hand-records.ts";
 import { HandsNetwork } from "./hands-network.ts";
 import { imageNames } from "./images.ts";
+import { type RegistryAuthOptions, RegistryCredentials } from "./registry-credentials.ts";
 import { tidyEngine } from "./tidy-engine.ts";
 import { type WarmHand, type WarmKind, WarmPools } from "./warm-pool.ts";
 
@@ -44,6 +45,8 @@ export interface DockerDriverOptions {
   /** That the agent belongs to, for labels; empty before it has joined one. */
   readonly installationId: () => string;
   readonly relays?: Relays | undefined;
+  /** Credentials for pulling images; without it there are none. */
+  readonly registryAuth?: RegistryAuthOptions;
 }
 
 /** A unit that waits for its hand. */
@@ -73,7 +76,7 @@ export class DockerDriver implements Driver {
   private tidied: Promise<void> | undefined;
 
   constructor(options: DockerDriverOptions) {
-    const { dataDir, clock, log, installationId, relays } = options;
+    const { dataDir, clock, log, installationId, relays, registryAuth } = options;
     this.options = options;
     this.tools = options.tools;
     this.engine = new Engine(options.engine);
@@ -86,6 +89,7 @@ export class DockerDriver implements Driver {
       installationId,
       network: this.network,
       relays,
+      credentials: new RegistryCredentials(registryAuth ?? { file: "", helperEnv: {} }, clock),
       clock,
     });
     this.warm = new WarmPools(clock, log);

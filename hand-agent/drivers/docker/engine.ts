@@ -110,7 +110,9 @@ export class Engine {
     if (error instanceof HandError) return error;
     const { statusCode, code, reason, json } = error as EngineFailure;
     if (statusCode !== undefined) {
-      const said = json?.message ?? reason ?? messageOf(error);
+      // Of answers that are streams the client has the engine's words in its message alone.
+      const [, cause] = /^\(HTTP code \d+\) .*? - (.*\S)/s.exec(messageOf(error)) ?? [];
+      const said = json?.message ?? cause ?? reason ?? messageOf(error);
       return new EngineError(`could not ${what}: ${said.slice(0, MAX_MESSAGE_CHARS)}`, statusCode);
     }
     return this.away(code ?? messageOf(error), error);

@@ -2,6 +2,7 @@
 import type { Clock } from "../../../kit/clock.ts";
 import { HandError } from "../driver.ts";
 import { type Engine, EngineError } from "./engine.ts";
+import { type RegistryCredentials, registryOf } from "./registry-credentials.ts";
 
 /** Engines tell of every layer many times a second. */
 const TELL_EVERY_MS = 500;
@@ -14,6 +15,8 @@ interface PullEvent {
 }
 
 export interface PullOptions {
+  /** Whose credentials to pull with. */
+  readonly credentials: RegistryCredentials;
   readonly onProgress: (detail: string) => void;
   readonly clock: Clock;
   readonly signal: AbortSignal | undefined;
@@ -21,10 +24,15 @@ export interface PullOptions {
 
 /** Rejects with HandError. Pulls of one image side by side are the engine's to merge. */
 export async function pullImage(engine: Engine, image: string, options: PullOptions): Promise<void> {
-  const { onProgress, clock, signal } = options;
+  const { onProgress, clock, signal, credentials } = options;
   onProgress(`pulling the image ${image}`);
+  const auth = await credentials.forImage(image);
   const reference = /[:@][^/]*$/.test(image) ? image : `${image}:latest`;
-  const stream = await engine.ask(`pull the image ${image}`, (docker) => docker.pull(reference));
+  const stream = await engine
+    .ask(`pull the image ${image}`, (docker) => docker.pull(reference, auth && { authconfig: auth }))
+    .catch((error: unknown) => {
+      throw withAdvice(error, image, auth !== undefined);
+    });
   const stop = () => void (stream as NodeJS.ReadableStream & { destroy(error?: Error): void }).destroy();
   signal?.addEventListener("abort", stop, { once: true });
   if (signal?.aborted) stop();
@@ -51,6 +59,20 @@ export async function pullImage(engine: Engine, image: string, options: PullOpti
     signal?.removeEventListener("abort", stop);
   }
   signal?.throwIfAborted();
+}
+
+/** Registries say the same of images that they do not have and of those that they do not show. */
+function withAdvice(error: unknown, image: string, hadCredentials: boolean): unknown {
+  if (
+    !(error instanceof EngineError) ||
+    !/unauthorized|denied|auth credentials|forbidden/i.test(error.message)
+  )
+    return error;
+  const registry = registryOf(image);
+  const advice = hadCredentials
+    ? `the hand agent's credentials for ${registry} were sent`
+    : `the hand agent has no credentials for ${registry}; TENDON_HAND_AGENT_REGISTRY_AUTH_FILE names a file with them`;
+  return new EngineError(`${error.message} (${advice})`, error.status, { cause: error });
 }
 
 /** An image that came from no registry has no digest there: what stands for it is the engine's own id of it. */
