@@ -3,6 +3,7 @@ import { StartupError } from "../kit/program.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
 import type { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
+import type { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { CALL_WITHIN, EXIT_USAGE } from "./command.ts";
 
 export type Agents = Pick<Client<typeof AgentService>, "listAgents">;
@@ -47,6 +48,19 @@ export function agentIdOf(agents: Agents, text: string): Promise<string> {
 /** The id of what `--env` names. Throws a StartupError when the name is nobody's, or of several. */
 export function environmentIdOf(environments: Environments, text: string): Promise<string> {
   return idOf("environment", "env_", text, () => liveEnvironments(environments));
+}
+
+/** The id of a memory store. Throws a StartupError when the name is nobody's, or of several. */
+export function memoryStoreIdOf(
+  memory: Pick<Client<typeof MemoryService>, "listMemoryStores">,
+  text: string,
+): Promise<string> {
+  const all = () =>
+    pages(async (page) => {
+      const { memoryStores, nextPageToken } = await memory.listMemoryStores(page, CALL_WITHIN);
+      return { items: memoryStores.map(({ id, name }) => ({ id, spec: { name } })), nextPageToken };
+    });
+  return idOf("memory store", "memstore_", text, all);
 }
 
 async function idOf(

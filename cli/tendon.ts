@@ -9,6 +9,7 @@ import { addEnvironmentCommands } from "./commands/environment.ts";
 import { addHandCommands } from "./commands/hand.ts";
 import { addHandAgentCommands } from "./commands/hand-agent.ts";
 import { addKeyCommands } from "./commands/key.ts";
+import { addMemoryCommands } from "./commands/memory.ts";
 import { addProgramCommands } from "./commands/programs.ts";
 import { addSessionCommands } from "./commands/session.ts";
 import { addStartCommand } from "./commands/start.ts";
@@ -44,6 +45,7 @@ export function createTendonCommand(): Command {
     addSessionCommands,
     addAgentCommands,
     addEnvironmentCommands,
+    addMemoryCommands,
     addHandCommands,
     addHandAgentCommands,
     addKeyCommands,

@@ -5,6 +5,7 @@ import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { Agent } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { EventInput } from "../proto/gen/tendon/v1/event_pb.js";
+import type { SessionResource } from "../proto/gen/tendon/v1/session_pb.js";
 import { errorResult, toolResult } from "./brain-events.ts";
 import { BrainCalls } from "./brain-tools/brain-calls.ts";
 import type { BrainTool } from "./brain-tools/brain-tool.ts";
@@ -20,6 +21,8 @@ import type { TurnTrace } from "./turn-trace.ts";
 export interface CallRunnerOptions {
   readonly server: ServerClients;
   readonly agent: Agent;
+  /** What the session was given. */
+  readonly resources: readonly SessionResource[];
   /** Those that the harness runs itself. */
   readonly brainTools: ReadonlyMap<string, BrainTool>;
   readonly lease: Lease;
@@ -42,10 +45,10 @@ export class CallRunner {
 
   constructor(options: CallRunnerOptions) {
     this.options = options;
-    const { server, agent, brainTools: tools, lease, view, clock, log } = options;
+    const { server, agent, resources, brainTools: tools, lease, view, clock, log } = options;
     const { sessionId } = lease;
     this.hands = new HandCaller({ hands: server.hands, lease, view, clock, trace: options.trace });
-    this.brain = new BrainCalls({ tools, sessionId, agent, view, server, lease, clock, log });
+    this.brain = new BrainCalls({ tools, sessionId, agent, resources, view, server, lease, clock, log });
   }
 
   /** Resolves when no call is left that can get its result without a client; also takes up calls that become so meanwhile. */

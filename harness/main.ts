@@ -10,6 +10,7 @@ import { runMain, runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import { childEnvironment, type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
@@ -71,6 +72,7 @@ class HarnessProgram implements Service {
         harness: connection.client(HarnessService),
         sessions: connection.client(SessionService),
         hands: connection.client(HandService),
+        memory: connection.client(MemoryService),
         threads: connection.client(ThreadService),
       },
       loops: createLoops({

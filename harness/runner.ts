@@ -38,6 +38,7 @@ import { CallRunner } from "./call-runner.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
 import type { Loop, LoopOutcome } from "./loops/loop.ts";
+import { withMemoryNote } from "./memory-note.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
 import { PreviewFeed } from "./preview-feed.ts";
 import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
@@ -117,6 +118,7 @@ export class Runner {
     this.callRunner = new CallRunner({
       server,
       agent: assignment.session!.agent!,
+      resources: assignment.session!.resources,
       brainTools: BRAIN_TOOLS,
       lease,
       view: this.view,
@@ -256,7 +258,7 @@ export class Runner {
     const { assignment, clock, log, lease, loop } = this.options;
     const turn = {
       sessionId: lease.sessionId,
-      agent: assignment.session!.agent!,
+      agent: withMemoryNote(assignment.session!.agent!, assignment.session!.resources),
       tools: this.catalogue,
       history: this.view.history,
       clock,

@@ -56,6 +56,7 @@ interface SpecOptions {
   stallTimeout?: number;
   keepParked?: number;
   maxAge?: number;
+  sessionLog?: boolean;
   metadata?: Record<string, string>;
 }
 
@@ -194,6 +195,8 @@ function addSpecOptions(command: Command): Command {
     )
     .option("--keep-parked <duration>", "when a parked hand is released, such as 7d", parseDuration(YEAR_MS))
     .option("--max-age <duration>", "when a hand is released however it is used", parseDuration(YEAR_MS))
+    .option("--session-log", "hands hold their session's log as /mnt/session/events.ndjson")
+    .option("--no-session-log", "they do not any more")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--spec <file>", "everything as the JSON form of EnvironmentSpec; other options win over it");
 }
@@ -219,6 +222,7 @@ function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSp
     stallTimeoutMs: options.stallTimeout === undefined ? base.stallTimeoutMs : BigInt(options.stallTimeout),
     keepParkedMs: options.keepParked === undefined ? base.keepParkedMs : BigInt(options.keepParked),
     maxAgeMs: options.maxAge === undefined ? base.maxAgeMs : BigInt(options.maxAge),
+    sessionLog: options.sessionLog ?? base.sessionLog,
     metadata: { ...base.metadata, ...options.metadata },
   });
   if (options.network !== undefined || options.allowHost !== undefined) {
@@ -290,6 +294,7 @@ function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environ
     ["hosts", spec?.network?.allowedHosts.join(" ")],
     ["variables", pairsText(spec?.variables ?? {})],
     ["setup", spec?.setup.join("\n")],
+    ["session log", spec?.sessionLog === true ? "yes" : ""],
     ["default", isDefault ? "yes" : ""],
     ["metadata", pairsText(spec?.metadata ?? {})],
     ["created", timeText(createdAt)],

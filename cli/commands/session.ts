@@ -1,5 +1,6 @@
 /** `tendon session`: logs, and what is derived from them. */
 import type { Command } from "commander";
+import { MemoryAccess } from "../../proto/gen/tendon/v1/memory_pb.js";
 import {
   type Session,
   SessionSchema,
@@ -14,7 +15,7 @@ import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../b
 import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
-import { agentIdOf, environmentIdOf } from "../named.ts";
+import { agentIdOf, environmentIdOf, memoryStoreIdOf } from "../named.ts";
 import { statusText } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
@@ -23,8 +24,8 @@ import { enumWords, pairsText, parseCount, parseEnum, parsePair, parseRepeated, 
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
-import { addSessionTrace } from "./session-trace.ts";
 import { addSessionThreadCommands } from "./session-threads.ts";
+import { addSessionTrace } from "./session-trace.ts";
 import { addVerify } from "./session-verify.ts";
 
 export function addSessionCommands(program: Command): void {
@@ -56,8 +57,8 @@ Examples:
     output.message(WakeSessionResponseSchema, answer, text);
   });
   addSessionCopyCommands(session, sessionText);
-  addSessionTrace(session);
   addSessionThreadCommands(session, sessionText);
+  addSessionTrace(session);
   addVerify(session);
   addEnding(session);
 }
@@ -71,6 +72,8 @@ function addCreate(session: Command): void {
     title?: string;
     metadata?: Record<string, string>;
     vault?: string[];
+    memory?: string[];
+    memoryReadOnly?: string[];
     message?: string;
     requestId?: string;
   };
@@ -86,6 +89,8 @@ function addCreate(session: Command): void {
     .option("--title <text>", "title for people")
     .option("--metadata <name=value>", "may be given several times", parsePair)
     .option("--vault <vault>", "in order of priority; may be given several times", parseRepeated)
+    .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
+    .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
     .option("--message <text>", "first message")
     .option("--request-id <id>", "makes repeating this command safe")
     .addHelpText("after", '\nExample:\n  tendon session create --message "run: uname -a" --json');
@@ -101,6 +106,7 @@ function addCreate(session: Command): void {
       title: options.title ?? "",
       metadata: options.metadata ?? {},
       vaultIds: options.vault ?? [],
+      resources: await memoryResources(api.memory, options),
       ...(budget && { budget }),
       initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
     };
@@ -114,6 +120,22 @@ async function slotEnvironments(api: Api, slots: Record<string, string>): Promis
     async ([slot, named]) => [slot, await environmentIdOf(api.environments, named)] as const,
   );
   return Object.fromEntries(await Promise.all(entries));
+}
+
+async function memoryResources(
+  memory: Api["memory"],
+  { memory: writable = [], memoryReadOnly = [] }: { memory?: string[]; memoryReadOnly?: string[] },
+) {
+  const named = [
+    ...writable.map((store) => ({ store, access: MemoryAccess.READ_WRITE })),
+    ...memoryReadOnly.map((store) => ({ store, access: MemoryAccess.READ_ONLY })),
+  ];
+  return Promise.all(
+    named.map(async ({ store, access }) => {
+      const value = { memoryStoreId: await memoryStoreIdOf(memory, store), access };
+      return { kind: { case: "memoryStore" as const, value } };
+    }),
+  );
 }
 
 function addList(session: Command): void {

@@ -17,6 +17,7 @@
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Agent } from "../../proto/gen/tendon/v1/agent_pb.js";
+import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
 import type { Json } from "../event-payload.ts";
 import type { Lease } from "../lease.ts";
 import type { ServerClients } from "../server-clients.ts";
@@ -41,6 +42,8 @@ export interface BrainCall {
   readonly eventId: string;
   readonly sessionId: string;
   readonly agent: Agent;
+  /** What the session was given. */
+  readonly resources: readonly SessionResource[];
   /** The session's log, as far as it is known here; a tool reads and never changes it. */
   readonly view: SessionView;
   readonly server: ServerClients;

@@ -5,6 +5,7 @@ import { handHandOver } from "./hand-hand-over.ts";
 import { handList } from "./hand-list.ts";
 import { handProvision } from "./hand-provision.ts";
 import { handRelease } from "./hand-release.ts";
+import { memory } from "./memory.ts";
 import { sessionHistory } from "./session-history.ts";
 import { threadCreate } from "./thread-create.ts";
 import { threadList } from "./thread-list.ts";
@@ -18,6 +19,7 @@ const TOOLS: readonly BrainTool[] = [
   handList,
   handProvision,
   handRelease,
+  memory,
   sessionHistory,
   threadCreate,
   threadList,

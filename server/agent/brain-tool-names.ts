@@ -5,6 +5,7 @@ export const BRAIN_TOOL_NAMES: ReadonlySet<string> = new Set([
   "hand_list",
   "hand_provision",
   "hand_release",
+  "memory",
   "session_history",
   "thread_create",
   "thread_list",

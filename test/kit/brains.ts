@@ -12,6 +12,7 @@ import { dial } from "../../kit/dial/dial.ts";
 import { createLogger } from "../../kit/log.ts";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 
@@ -40,6 +41,7 @@ export async function startBrains(options: {
     harness: connection.client(HarnessService),
     sessions: connection.client(SessionService),
     hands: connection.client(HandService),
+    memory: connection.client(MemoryService),
     threads: connection.client(ThreadService),
   };
   const transport = createModelFetch({});

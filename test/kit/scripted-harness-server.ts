@@ -34,6 +34,7 @@ import {
   type WorkResponse,
   WorkResponseSchema,
 } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionSchema } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type EmitEventsRequest,
@@ -329,6 +330,7 @@ class Scripted implements ScriptedServer {
       harness: connection.client(HarnessService),
       sessions: connection.client(SessionService),
       hands: connection.client(HandService),
+      memory: connection.client(MemoryService),
       threads: connection.client(ThreadService),
     };
     return { server, close: () => connection.close() };
