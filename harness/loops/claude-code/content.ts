@@ -16,18 +16,22 @@ export function noteContent(text: string): Json[] {
 /** A tool's result for the model API. Where it is an error only text may stand. */
 export function resultBlock(toolUseId: string, payload: Json): Json {
   const isError = payload.is_error === true;
-  const blocks = contentOf(payload).flatMap(modelBlock);
+  const blocks = resultContent(payload);
   const content = isError ? blocks.filter(({ type }) => type === "text") : blocks;
   return { type: "tool_result", tool_use_id: toolUseId, content, ...(isError ? { is_error: true } : {}) };
 }
 
 export function mcpResult(payload: Json): McpResult {
-  const content = contentOf(payload).flatMap(modelBlock).map(mcpBlock);
-  return { content, isError: payload.is_error === true };
+  return { content: resultContent(payload).map(mcpBlock), isError: payload.is_error === true };
 }
 
-function contentOf({ content }: Json): Json[] {
-  return typeof content === "string" ? [textBlock(content)] : objectsOf(content);
+/** What MCP and the model API both have: a restored transcript says no more than the running program was told. */
+function resultContent({ content }: Json): Json[] {
+  const blocks = typeof content === "string" ? [textBlock(content)] : objectsOf(content);
+  return blocks.flatMap(modelBlock).map((block) => {
+    const isImage = block.type === "image" && isObject(block.source) && block.source.type === "base64";
+    return block.type === "text" || isImage ? block : textBlock(`[${stringOf(block.type)} left out]`);
+  });
 }
 
 function modelBlock(block: Json): Json[] {
@@ -46,11 +50,7 @@ function modelBlock(block: Json): Json[] {
 
 function mcpBlock(block: Json): Json {
   const source = isObject(block.source) ? block.source : {};
-  if (block.type === "text") return block;
-  if (block.type === "image" && source.type === "base64") {
-    return { type: "image", data: source.data, mimeType: source.media_type };
-  }
-  return textBlock(`[${stringOf(block.type)} left out]`);
+  return block.type === "text" ? block : { type: "image", data: source.data, mimeType: source.media_type };
 }
 
 function textBlock(text: string): Json {
