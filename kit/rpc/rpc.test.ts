@@ -13,8 +13,9 @@ import { pino } from "pino";
 import { afterEach, expect, test } from "vitest";
 import { type EchoServer, startEchoServer } from "../../test/kit/echo-server.ts";
 import { eventually } from "../../test/kit/eventually.ts";
+import { failure } from "../../test/kit/failure.ts";
 import { EchoRequestSchema, EchoService } from "../../test/kit/proto/echo_pb.ts";
-import { isTendonError, TendonError } from "../errors.ts";
+import { TendonError } from "../errors.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
 import { createLogger } from "../log.ts";
 import { type CallOptions, type Client, createClient } from "./client.ts";
@@ -45,15 +46,6 @@ function open(
   });
   cleanups.push(() => channel.close());
   return { echo: createClient(EchoService, channel), channel };
-}
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!isTendonError(error)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
 }
 
 async function collect<T>(items: AsyncIterable<T>): Promise<T[]> {

@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { TendonError } from "../../kit/errors.ts";
+import type { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -10,6 +10,7 @@ import { MemoryAccess, MemoryOperation, MemoryView } from "../../proto/gen/tendo
 import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { createMemoriesStore } from "../../server/store/postgres/memories.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
@@ -46,15 +47,6 @@ async function tenant(name: string): Promise<{ workspaceId: string; key: string 
   const { workspace } = await admin.createWorkspace({ name });
   const key = await admin.createApiKey({ name, role: Role.CLIENT, workspaceId: workspace!.id });
   return { workspaceId: workspace!.id, key: key.secret };
-}
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
 }
 
 const reasonOf = async (promise: PromiseLike<unknown>) => (await failure(promise)).reason;

@@ -1,6 +1,5 @@
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -8,6 +7,7 @@ import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { createPostgresStore } from "../../server/store/postgres/store.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
@@ -31,15 +31,6 @@ async function makeTenant(name: string) {
   const { workspace } = await admin.createWorkspace({ name });
   const { secret } = await admin.createApiKey({ name, role: Role.ADMIN, workspaceId: workspace!.id });
   return { id: workspace!.id, secret, admin: server.client(AdminService, secret) };
-}
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
 }
 
 /** The reasons of calls that must all fail, each once. */

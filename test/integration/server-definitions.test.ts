@@ -1,5 +1,4 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -7,6 +6,7 @@ import { Permission } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
@@ -33,15 +33,6 @@ async function tenantKey(name: string): Promise<string> {
   const admin = server.client(AdminService);
   const { workspace } = await admin.createWorkspace({ name });
   return (await admin.createApiKey({ name, role: Role.CLIENT, workspaceId: workspace!.id })).secret;
-}
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
 }
 
 const fullSpec = {

@@ -4,7 +4,7 @@ import type { DescMethod } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
-import { isTendonError, type Reason, TendonError } from "../../kit/errors.ts";
+import { isTendonError, type Reason } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { loadOrCreateKeyFile, type SigningKey } from "../../kit/sign/key-file.ts";
 import { hashSecret } from "../../kit/sign/secrets.ts";
@@ -18,6 +18,7 @@ import type { PrincipalKind } from "../../server/ports/principal.ts";
 import { CONTRACT_SERVICES, callersOf, PRINCIPAL_KINDS } from "../../server/rpc/policy.ts";
 import { createSessionTokens, SESSION_TOKEN_AUDIENCE } from "../../server/rpc/session-tokens.ts";
 import { createPostgresStore } from "../../server/store/postgres/store.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
@@ -37,15 +38,6 @@ afterAll(async () => {
   await Promise.allSettled([server?.stop(), second?.stop()]);
   await database?.drop();
 });
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
-}
 
 async function makeKey(role: Role, name = "a test's key"): Promise<{ id: string; secret: string }> {
   const bound = role === Role.CLIENT ? { workspaceId } : {};

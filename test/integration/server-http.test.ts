@@ -4,12 +4,12 @@ import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
-import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { loadOrCreateKeyFile } from "../../kit/sign/key-file.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { createPostgresStore } from "../../server/store/postgres/store.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 import { createCertificates } from "../kit/test-certificates.ts";
@@ -25,15 +25,6 @@ afterAll(async () => {
   await server?.stop();
   await database?.drop();
 });
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
-}
 
 test("an unknown path is a 404 with the error envelope, a wrong method a 405, both with a request id", async () => {
   const unknown = await server.fetch("/v2/nothing?x=1", { method: "POST", body: "{}" });

@@ -1,6 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { isTendonError, type TendonError } from "../../kit/errors.ts";
+import { isTendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { AppendRequest, EventStore, NewEvent } from "../../server/store/events.ts";
 import { appendWithin } from "../../server/store/postgres/append-within.ts";
@@ -10,6 +10,7 @@ import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createReplicaStore } from "../../server/store/postgres/replicas.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { inTransaction } from "../../server/store/postgres/transaction.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionWorld } from "../kit/session-rig.ts";
 
@@ -48,15 +49,6 @@ const server = (sessionId: string, ...list: NewEvent[]): AppendRequest => ({
   ...client(sessionId, ...list),
   authority: "server",
 });
-
-async function refusal(promise: Promise<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    (value) => value,
-    (thrown: unknown) => thrown,
-  );
-  if (!isTendonError(error)) throw new Error(`expected a TendonError, got ${JSON.stringify(error)}`);
-  return error;
-}
 
 const row = async (sessionId: string) =>
   (await pool.query<Record<string, unknown>>("select * from sessions where session_id = $1", [sessionId]))
@@ -236,7 +228,7 @@ describe("retries", () => {
     const again = await events.append(request);
     expect(again.receipts).toEqual(answer.receipts.map((receipt) => ({ ...receipt, duplicate: true })));
     expect(again.added).toEqual([]);
-    expect(await refusal(events.append({ ...request, events: [event("agent.message")] }))).toMatchObject({
+    expect(await failure(events.append({ ...request, events: [event("agent.message")] }))).toMatchObject({
       reason: "LEASE_FENCED",
       metadata: { epoch: "2" },
     });
@@ -251,7 +243,7 @@ describe("retries", () => {
     const sessionId = await world.newSession();
     const first = event("acme.noted", { a: 1 });
     await events.append(client(sessionId, first));
-    const failed = await refusal(events.append(server(sessionId, event(), { ...first, ...over })));
+    const failed = await failure(events.append(server(sessionId, event(), { ...first, ...over })));
     expect(failed).toMatchObject({
       reason: "EVENT_CONTENT_DIFFERS",
       metadata: { field: "events[1].id", event_id: first.id, position: "1" },
@@ -269,7 +261,7 @@ describe("retries", () => {
       { id: b.id, position: 2, duplicate: false },
     ]);
     expect((await row(sessionId)).status).toBe("running");
-    const failed = await refusal(events.append(server(sessionId, a, c, b)));
+    const failed = await failure(events.append(server(sessionId, a, c, b)));
     expect(failed).toMatchObject({ reason: "EVENT_CONTENT_DIFFERS", metadata: { field: "events[2].id" } });
     expect((await row(sessionId)).head).toBe(2);
   });
@@ -312,13 +304,13 @@ describe("leases", () => {
       events.append({ sessionId, events: [event("agent.message")], authority: "brain", lease: by });
     await brain(old);
     const fresh = await lease(sessionId);
-    expect(await refusal(brain(old))).toMatchObject({ reason: "LEASE_FENCED", metadata: { epoch: "2" } });
-    expect(await refusal(brain({ ...fresh, leaseId: old.leaseId }))).toMatchObject({
+    expect(await failure(brain(old))).toMatchObject({ reason: "LEASE_FENCED", metadata: { epoch: "2" } });
+    expect(await failure(brain({ ...fresh, leaseId: old.leaseId }))).toMatchObject({
       reason: "LEASE_FENCED",
     });
     await brain(fresh);
     await createLeaseStore(pool).withdraw(sessionId);
-    expect(await refusal(brain(fresh))).toMatchObject({ reason: "LEASE_FENCED" });
+    expect(await failure(brain(fresh))).toMatchObject({ reason: "LEASE_FENCED" });
   });
 
   test("E1: a new lease fences the old one's appends also in the midst of them", async () => {
@@ -403,7 +395,7 @@ describe("answers", () => {
     const result = () => event("user.custom_tool_result", { custom_tool_use_id: call.id });
     const first = result();
     await events.append(client(sessionId, first));
-    expect(await refusal(events.append(client(sessionId, result())))).toMatchObject({
+    expect(await failure(events.append(client(sessionId, result())))).toMatchObject({
       reason: "CALL_ALREADY_ANSWERED",
       metadata: { tool_use_id: call.id, event_id: first.id, position: "2" },
     });
@@ -435,7 +427,7 @@ describe("answers", () => {
 
   test("a client's result or confirmation of a call that the log does not have is refused", async () => {
     const sessionId = await world.newSession();
-    const failed = await refusal(
+    const failed = await failure(
       events.append(
         client(sessionId, event("user.tool_confirmation", { tool_use_id: "sevt_none", result: "allow" })),
       ),
@@ -559,7 +551,7 @@ test("appends after the close are refused, those under way are finished", async 
   const sessionId = await world.newSession();
   const under = Array.from({ length: 20 }, () => store.append(client(sessionId, event())));
   const closed = store.close();
-  expect(await refusal(store.append(client(sessionId, event())))).toMatchObject({ reason: "DRAINING" });
+  expect(await failure(store.append(client(sessionId, event())))).toMatchObject({ reason: "DRAINING" });
   await closed;
   expect(await Promise.all(under)).toHaveLength(20);
 });

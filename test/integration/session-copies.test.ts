@@ -10,6 +10,7 @@ import type { Principal } from "../../server/ports/principal.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { createVaultStore } from "../../server/store/postgres/vaults.ts";
 import { eventually } from "../kit/eventually.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
 import { trickyPayloads } from "../kit/tricky-payloads.ts";
@@ -42,15 +43,6 @@ afterAll(async () => {
   await replica?.stop();
   await database?.drop();
 });
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    (value) => value,
-    (thrown: unknown) => thrown,
-  );
-  if (!isTendonError(error)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
-}
 
 const say = (text: string) => ({
   type: "user.message",

@@ -2,13 +2,13 @@ import { createHash } from "node:crypto";
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { credentials, Client as GrpcClient, Metadata } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { isTendonError, type TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { EventOrder, EventText, type SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Principal } from "../../server/ports/principal.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
 
@@ -36,15 +36,6 @@ afterAll(async () => {
   await replica?.stop();
   await database?.drop();
 });
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    (value) => value,
-    (thrown: unknown) => thrown,
-  );
-  if (!isTendonError(error)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
-}
 
 async function collect<T>(items: AsyncIterable<T>): Promise<T[]> {
   const list: T[] = [];

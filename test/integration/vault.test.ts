@@ -1,7 +1,6 @@
 /** VaultService over the wire: what people do with vaults and credentials, and what they never see again. */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { sealContent } from "../../kit/vault/sealed-content.ts";
@@ -16,6 +15,7 @@ import {
   VaultService,
 } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
+import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { newSealingKeys, startProxy, type TestProxy } from "../kit/proxy-rig.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
@@ -49,15 +49,6 @@ async function tenant(name: string) {
   const { workspace } = await admin.createWorkspace({ name });
   const workspaceId = workspace!.id;
   return { workspaceId, key: (await admin.createApiKey({ name, role: Role.CLIENT, workspaceId })).secret };
-}
-
-async function failure(promise: PromiseLike<unknown>): Promise<TendonError> {
-  const error = await promise.then(
-    () => undefined,
-    (thrown: unknown) => thrown,
-  );
-  if (!(error instanceof TendonError)) throw new Error(`expected a TendonError, got ${error}`);
-  return error;
 }
 
 const CANARY = "canary-5e1f77aa02";
