@@ -5,7 +5,18 @@ const PROGRAMS = ["server", "harness", "hand-agent", "mcp-proxy", "cli"];
 const files = sourceFiles(["kit", ...PROGRAMS]).filter((file) => !file.isTest);
 
 /** Areas of the server know each other only through ports. */
-const AREAS = ["session", "harness", "hand", "agent", "environment", "vault", "admin", "peer", "proxy"];
+const AREAS = [
+  "session",
+  "harness",
+  "hand",
+  "agent",
+  "environment",
+  "memory",
+  "vault",
+  "admin",
+  "peer",
+  "proxy",
+];
 
 interface Rule {
   /** Files that the rule is for. */
