@@ -47,6 +47,13 @@ test("a message that was previewed is not written twice", () => {
   expect(text()).toBe("Hello you\n");
 });
 
+test("a call on a hand that is not the default one is shown with its slot", () => {
+  const { shown, text } = view();
+  shown.event(event("agent.tool_use", { name: "bash", hand: "gpu", input: { command: "ls" } }));
+  shown.event(event("agent.tool_use", { name: "bash", hand: "", input: { command: "ls" } }, "sevt_2"));
+  expect(text()).toMatch(/● gpu__bash .*ls.*\n● bash .*ls/);
+});
+
 test("what previews left out is written when the event arrives (L5)", () => {
   const { shown, text } = view();
   shown.preview(textPreview("Hello "));

@@ -64,7 +64,7 @@ export class EventView {
       case "agent.tool_use":
       case "agent.mcp_tool_use":
       case "agent.custom_tool_use":
-        this.call(event.id, stringOf(payload.name), objectOf(payload.input));
+        this.call(event.id, toolName(payload), objectOf(payload.input));
         break;
       case "agent.tool_result":
       case "agent.mcp_tool_result":
@@ -215,6 +215,12 @@ export class EventView {
 }
 
 /** The one argument that says it all, or the whole input in short. */
+/** As the model names it: with the slot of its hand, unless that is the default one. */
+function toolName({ name, hand }: Json): string {
+  const slot = stringOf(hand);
+  return slot === "" ? stringOf(name) : `${slot}__${stringOf(name)}`;
+}
+
 function inputText(input: Json): string {
   const main = input.command ?? input.path ?? input.file_path ?? input.pattern;
   const text = typeof main === "string" ? main : JSON.stringify(input);

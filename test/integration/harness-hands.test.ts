@@ -396,3 +396,29 @@ describe("after the death of a harness between a tool's effect and its result", 
     expect(hand?.ownerNumber).toBe(2n);
   });
 });
+
+describe("the tools of a slot", () => {
+  it("stay what they were at the session's first model request, whatever hand agents come to offer", async () => {
+    const bash = { calls: [{ name: "bash", input: { command: "x" } }] };
+    const sessionId = await talk([{ say: "first" }, bash], [handTools()]);
+    await rested(sessionId);
+    await agent.disconnect();
+    const tools = [{ name: "draw", description: "Draws.", inputSchema: `{"type":"object"}` }];
+    const other = await enrolledAgent(
+      { url: server.url, admin: server.client(AdminService) },
+      { greeting: { drivers: [{ name: "process", available: true, tools, capabilities: [] }] } },
+    );
+    await other.connect();
+    await sessions().emitEvents({ sessionId, events: [GO] });
+    const says = (id: string) =>
+      eventually(async () => {
+        const [text] = resultTexts(await rested(id));
+        return text;
+      });
+    expect(await says(sessionId)).toContain(`this hand has no tool "bash". It has: draw`);
+    const next = await talk([bash], [handTools()]);
+    expect(await says(next)).toContain(`There is no tool named "bash". Tools: draw`);
+    await other.disconnect();
+    await agent.connect();
+  });
+});
