@@ -10,6 +10,7 @@ import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
+import { VaultService } from "../proto/gen/tendon/v1/vault_service_pb.js";
 import type { CliConfig } from "./config.ts";
 import { type DataDir, dataDirOf, isAlive, readAdminKey, readRunRecord } from "./data-dir.ts";
 
@@ -46,6 +47,7 @@ export interface Api {
   readonly hands: Client<typeof HandService>;
   readonly agents: Client<typeof AgentService>;
   readonly environments: Client<typeof EnvironmentService>;
+  readonly vaults: Client<typeof VaultService>;
   readonly admin: Client<typeof AdminService>;
   close(): void;
 }
@@ -127,6 +129,7 @@ export function connectTo(target: Target): Api {
     hands: client(HandService),
     agents: client(AgentService),
     environments: client(EnvironmentService),
+    vaults: client(VaultService),
     admin: client(AdminService),
     close: () => connection.close(),
   };

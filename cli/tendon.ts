@@ -3,7 +3,9 @@ import { Command, CommanderError } from "commander";
 import { BUILD } from "../kit/build.ts";
 import { EXIT_USAGE } from "./command.ts";
 import { addAgentCommands } from "./commands/agent.ts";
+import { addAuditCommands } from "./commands/audit.ts";
 import { addChatCommand } from "./commands/chat.ts";
+import { addCredentialCommands } from "./commands/credential.ts";
 import { addDoctorCommand } from "./commands/doctor.ts";
 import { addEnvironmentCommands } from "./commands/environment.ts";
 import { addHandCommands } from "./commands/hand.ts";
@@ -13,6 +15,7 @@ import { addMemoryCommands } from "./commands/memory.ts";
 import { addProgramCommands } from "./commands/programs.ts";
 import { addSessionCommands } from "./commands/session.ts";
 import { addStartCommand } from "./commands/start.ts";
+import { addVaultCommands } from "./commands/vault.ts";
 import { addWorkspaceCommands } from "./commands/workspace.ts";
 
 const AFTER_HELP = `
@@ -48,8 +51,11 @@ export function createTendonCommand(): Command {
     addMemoryCommands,
     addHandCommands,
     addHandAgentCommands,
+    addVaultCommands,
+    addCredentialCommands,
     addKeyCommands,
     addWorkspaceCommands,
+    addAuditCommands,
     addProgramCommands,
   ]) {
     add(program);

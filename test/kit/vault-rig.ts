@@ -15,6 +15,8 @@ import { startServer, type TestServer } from "./server.ts";
 
 export interface Tenant {
   readonly workspaceId: string;
+  /** Of a client. */
+  readonly key: string;
   readonly vaults: Client<typeof VaultService>;
   readonly sessions: Client<typeof SessionService>;
   newVault(): Promise<string>;
@@ -67,6 +69,7 @@ async function newTenant(server: TestServer, database: TestDatabase, name: strin
   const sessions = server.client(SessionService, key);
   return {
     workspaceId,
+    key,
     vaults,
     sessions,
     newVault: async () => (await vaults.createVault({ displayName: "a vault" })).vault!.id,
