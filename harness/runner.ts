@@ -267,6 +267,7 @@ export class Runner {
       held: lease.signal,
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
+      callBegan: () => {},
     };
     return this.trace.modelRequest(loop.model(turn.agent), () =>
       this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal)),

@@ -52,6 +52,11 @@ export interface LoopTurn {
   preview(preview: LoopPreview): void;
   /** An id for an event that is about to be proposed. */
   newEventId(): string;
+  /**
+   * The model has begun a call that will be proposed as this event, if its answer comes to its end: what the call needs may
+   * be made meanwhile (H4). Never blocks; a loop that does not see calls form need not say so.
+   */
+  callBegan(eventId: string, modelName: string): void;
 }
 
 export type LoopPreview =
