@@ -48,6 +48,16 @@ describe("a loop's program", () => {
     expect(await child.ended).toBe("it was ended by SIGKILL");
   });
 
+  it("keeps its watcher when it ends its own group politely", async () => {
+    const { child, mark, line } = await start(
+      `trap '' TERM; (while :; do sleep 1; done) & echo up; kill 0; sleep 60`,
+    );
+    expect(await line()).toBe("up");
+    await child.end();
+    await eventually(() => commandsWith(mark).length === 0);
+    expect(existsSync(child.scratch)).toBe(false);
+  });
+
   it("leaves nothing running when it ends by itself", async () => {
     const { child, mark, line } = await start("(while :; do sleep 1; done) & echo up; exit 3");
     expect(await line()).toBe("up");

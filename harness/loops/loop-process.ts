@@ -27,6 +27,8 @@ export interface LoopProgram {
   readonly directory?: string;
   /** By default a new one. It goes with the program all the same. */
   readonly scratch?: string;
+  /** Something elsewhere that goes with the scratch directory. */
+  readonly leftover?: string;
 }
 
 /** A directory that only this user can read. */
@@ -34,31 +36,40 @@ export function makeScratch(): string {
   return mkdtempSync(join(tmpdir(), "tendon-loop-"));
 }
 
-/** `$1` is the scratch directory. Descriptor 3 stays open in the watcher alone. */
+/**
+ * `$1` and `$2` are removed. Descriptor 3 stays open in the watcher alone, which does not go with a program that ends its
+ * own group politely.
+ */
 const WATCHED = [
-  '{ read -r _ <&3; rm -rf -- "$1"; kill -9 "-$$"; } </dev/null >/dev/null 2>&1 &',
-  "shift; exec 3<&-",
+  `{ trap '' TERM HUP INT; read -r _ <&3; rm -rf -- "$1" "$2"; kill -9 "-$$"; } </dev/null >/dev/null 2>&1 &`,
+  "shift 2; exec 3<&-",
   'exec "$@"',
 ].join("\n");
 
 /** After it was killed; a process that waits for a disk that does not answer is left alone. */
 const END_WAIT_MS = 5_000;
+/** In which the watcher does its work; a program that has killed its watcher is killed from here. */
+const WATCHER_WAIT_MS = 1_000;
+const LOOK_EVERY_MS = 10;
 const MAX_STDERR_LINE_CHARS = 2_000;
 /** Of one process; what it writes beyond that is dropped. */
 const MAX_STDERR_CHARS = 64 * 1024;
 
 export class LoopProcess {
   readonly scratch: string;
+  private readonly leftover: string;
   /** Resolves when the program itself has ended, with words for how. Never rejects. */
   readonly ended: Promise<string>;
   private readonly child: ChildProcess;
   private readonly watched: Duplex;
   private readonly clock: Clock;
   private over = false;
+  private ending: Promise<void> | undefined;
 
-  private constructor(child: ChildProcess, scratch: string, clock: Clock) {
+  private constructor(child: ChildProcess, scratch: string, leftover: string, clock: Clock) {
     this.child = child;
     this.scratch = scratch;
+    this.leftover = leftover;
     this.clock = clock;
     this.watched = child.stdio[3] as Duplex;
     this.watched.on("error", () => {});
@@ -72,21 +83,21 @@ export class LoopProcess {
     // What the program left behind in its group ends with it.
     void this.ended.then(() => {
       this.over = true;
-      this.watched.destroy();
-      void this.removeScratch();
+      return this.end();
     });
   }
 
   static start(program: LoopProgram, clock: Clock, log: Logger): LoopProcess {
     const { scratch = makeScratch() } = program;
-    const child = spawn("/bin/sh", ["-c", WATCHED, "tendon-loop", scratch, ...program.argv], {
+    const { leftover = scratch } = program;
+    const child = spawn("/bin/sh", ["-c", WATCHED, "tendon-loop", scratch, leftover, ...program.argv], {
       cwd: program.directory ?? scratch,
       env: { ...program.environment, HOME: scratch, TMPDIR: scratch },
       stdio: ["pipe", "pipe", "pipe", "pipe"],
       detached: true,
     });
     logStderr(child.stderr!, program.name, log);
-    return new LoopProcess(child, scratch, clock);
+    return new LoopProcess(child, scratch, leftover, clock);
   }
 
   get stdin(): Writable {
@@ -106,23 +117,40 @@ export class LoopProcess {
   }
 
   /** Kills the whole group and removes the scratch directory. May be called often; never rejects. */
-  async end(): Promise<void> {
-    const { pid } = this.child;
-    if (!this.over && pid !== undefined) {
-      try {
-        process.kill(-pid, "SIGKILL");
-      } catch {
-        // It ends by itself just now; the watcher ends what is left of its group.
-      }
-    }
-    this.watched.destroy();
-    this.stdin.destroy();
-    await within(this.clock, END_WAIT_MS, this.ended, () => new Error("it does not end")).catch(() => {});
-    await this.removeScratch();
+  end(): Promise<void> {
+    this.ending ??= this.endAll();
+    return this.ending;
   }
 
-  private async removeScratch(): Promise<void> {
-    await rm(this.scratch, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+  private async endAll(): Promise<void> {
+    this.watched.destroy();
+    this.stdin.destroy();
+    if (!this.over) this.child.kill("SIGKILL");
+    await within(this.clock, END_WAIT_MS, this.ended, () => new Error("it does not end")).catch(() => {});
+    await this.endGroup();
+    for (const path of [this.scratch, this.leftover]) {
+      await rm(path, { recursive: true, force: true, maxRetries: 3 }).catch(() => {});
+    }
+  }
+
+  private async endGroup(): Promise<void> {
+    const { pid } = this.child;
+    if (pid === undefined) return;
+    const deadlineMs = this.clock.monotonicMs() + WATCHER_WAIT_MS;
+    while (signalGroup(pid, 0)) {
+      if (this.clock.monotonicMs() >= deadlineMs) return void signalGroup(pid, "SIGKILL");
+      await this.clock.sleep(LOOK_EVERY_MS);
+    }
+  }
+}
+
+/** Whether there is such a group. */
+function signalGroup(leader: number, signal: NodeJS.Signals | 0): boolean {
+  try {
+    process.kill(-leader, signal);
+    return true;
+  } catch {
+    return false;
   }
 }
 

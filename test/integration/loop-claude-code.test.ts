@@ -1,7 +1,8 @@
 /** The loop on the Claude Agent SDK: its real program, between a scripted server and the fake Messages API. */
-import { readdirSync, readFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { afterEach, describe, expect, it } from "vitest";
+import { join } from "node:path";
+import { afterAll, afterEach, describe, expect, it } from "vitest";
 import { createClaudeCodeLoop } from "../../harness/loops/claude-code/claude-code-loop.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { type AgentSpec, Permission } from "../../proto/gen/tendon/v1/agent_pb.js";
@@ -25,14 +26,21 @@ const AGENT: Partial<AgentSpec> = { loop: "claude-code", system: "You are carefu
 const CALL = "mcp__tendon__bash";
 
 let rig: Rig;
-const before = new Set(readdirSync(tmpdir()));
+/** Everything that programs write is below it, and their watchers' command lines name it. */
+const place = mkdtempSync(join(tmpdir(), "loop-claude-code-"));
+process.env.TMPDIR = place;
+afterAll(() => rmSync(place, { recursive: true, force: true }));
 afterEach(async () => {
   await rig.stop();
   expect(rig.api.refusals).toEqual([]);
-  await eventually(() => commandsWith("--session-mirror").length === 0);
-  await eventually(() => ours().every((name) => before.has(name)));
+  await eventually(() => commandsWith(place).length === 0 && readdirSync(place).length === 0);
 });
-const ours = () => readdirSync(tmpdir()).filter((name) => /^(tendon-loop|claude-resume)-/.test(name));
+/** Of the one program that runs: its watcher is in its process group. */
+function environmentOfProgram(): string {
+  const stat = readFileSync(`/proc/${commandsWith(place)[0]}/stat`, "latin1");
+  const [, , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  return readFileSync(`/proc/${group}/environ`, "utf8");
+}
 
 const bash: ScriptedTool = ({ command }) => ({ text: `ran ${command}`, isError: command === "false" });
 const loopOf = (api: FakeMessagesApi) =>
@@ -87,8 +95,7 @@ describe("the claude-code loop", () => {
     };
     let environment = "";
     const spy = (request: MessagesRequest) => {
-      const [pid] = commandsWith("--session-mirror");
-      environment = readFileSync(`/proc/${pid}/environ`, "utf8");
+      environment = environmentOfProgram();
       expect((request as unknown as { tools: { name: string }[] }).tools.map(({ name }) => name)).toEqual([
         CALL,
       ]);
@@ -137,7 +144,7 @@ describe("the claude-code loop", () => {
         ({ preview }) => (preview.kind.value as { eventId?: string }).eventId === message.id,
       ),
     ).toBe(true);
-    expect(environment).toContain("HOME=/");
+    expect(environment).toContain(`HOME=${place}/`);
     expect(environment.split("\0").filter((line) => line.includes(rig.api.apiKey))).toEqual([
       `ANTHROPIC_API_KEY=${rig.api.apiKey}`,
     ]);
@@ -179,7 +186,7 @@ describe("the claude-code loop", () => {
     const session = rig.talk("go", { ...AGENT, tools });
     await settled(session);
     expect(stopReasons(session)).toEqual(["requires_action"]);
-    await eventually(() => commandsWith("--session-mirror").length === 0);
+    await eventually(() => commandsWith(place).length === 0);
     const [yes, no] = session.events.filter(({ type }) => type === "agent.tool_use");
     session.send(
       { type: "user.tool_confirmation", payload: { tool_use_id: yes!.id, result: "allow" } },
@@ -215,7 +222,7 @@ describe("the claude-code loop", () => {
     ]);
     session.send({ type: "user.interrupt", payload: {} });
     await settled(session);
-    await eventually(() => commandsWith("--session-mirror").length === 0);
+    await eventually(() => commandsWith(place).length === 0);
     session.say("two");
     await settled(session, 2);
     expect(texts(3)).toEqual(["one", "two"]);

@@ -1,4 +1,7 @@
 import { randomUUID } from "node:crypto";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, describe, expect, it } from "vitest";
 import { createExternalLoop } from "../../harness/loops/external/external-loop.ts";
@@ -8,6 +11,7 @@ import { type AgentSpec, Permission, QueuedMessages } from "../../proto/gen/tend
 import { eventually } from "../kit/eventually.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { commandsWith } from "../kit/process-list.ts";
+import { startProgram } from "../kit/program.ts";
 import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
 
 const examples = fileURLToPath(new URL("../../examples/loops", import.meta.url));
@@ -316,5 +320,35 @@ describe("a program that does not keep to the protocol", () => {
     }
     expect(errors(unknown)[0]!.message).toContain('no program "unknown"');
     expect(errors(none)[0]!.message).toContain("loop_settings");
+  });
+});
+
+describe("a harness", () => {
+  it("offers the loops that it can run, and says what is wrong with its table of programs", async () => {
+    await start();
+    const directory = mkdtempSync(join(tmpdir(), "loop-table-"));
+    const table = join(directory, "loops.json");
+    const run = (more: Record<string, string>) =>
+      startProgram("harness", { TENDON_URL: rig.server.url, TENDON_HARNESS_KEY: "test", ...more });
+    try {
+      writeFileSync(table, JSON.stringify({ look: PROGRAMS.look }));
+      const all = run({ TENDON_EXTERNAL_LOOPS: table });
+      await eventually(() => rig.server.hellos.length === 2, { withinMs: 20_000 });
+      await all.end("SIGTERM");
+      const some = run({ TENDON_CLAUDE_CODE_PROCESSES: "0" });
+      await eventually(() => rig.server.hellos.length === 3, { withinMs: 20_000 });
+      await some.end("SIGTERM");
+      expect(rig.server.hellos.slice(1).map(({ loops }) => [...loops].sort())).toEqual([
+        ["claude", "claude-code", "external", "scripted"],
+        ["claude", "scripted"],
+      ]);
+      writeFileSync(table, '{"look": {"command": "look.sh"}}');
+      const none = run({ TENDON_EXTERNAL_LOOPS: table });
+      expect(await none.ended).toBe(1);
+      expect(none.log()).toContain(`TENDON_EXTERNAL_LOOPS (${table})`);
+      expect(none.log()).toContain("command must be a list of strings");
+    } finally {
+      rmSync(directory, { recursive: true, force: true });
+    }
   });
 });

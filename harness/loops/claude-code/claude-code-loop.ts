@@ -84,7 +84,7 @@ function startConversation(
 ): Conversation {
   const { clock } = options;
   const sessionId = uuidOf(turn.sessionId);
-  const entries = reading.kept.map((entry) => ({ ...entry, sessionId }));
+  const entries = reading.kept().map((entry) => ({ ...entry, sessionId }));
   const isNew = entries.length === 0;
   const unsaved = isNew ? [] : continuation(reading, sessionId, new Date(clock.nowMs()));
   const store = new TranscriptStore(entries, unsaved);
@@ -167,7 +167,8 @@ class Program {
     for (const [name, value] of Object.entries(env)) if (value !== undefined) environment[name] = value;
     this.moveIn(environment.CLAUDE_CONFIG_DIR);
     const program = { name: "claude-code", argv: [command, ...args], environment };
-    const whole = { ...program, directory: DIRECTORY, scratch: this.scratch };
+    const leftover = this.link === undefined ? {} : { leftover: this.link };
+    const whole = { ...program, ...leftover, directory: DIRECTORY, scratch: this.scratch };
     this.process = LoopProcess.start(whole, this.clock, this.log);
     return this.process.process as never;
   }

@@ -30,7 +30,7 @@ export type Entry = Json & { readonly type: string };
 
 export interface LogReading {
   /** What the SDK wrote up to its newest answer, with results from the log. */
-  readonly kept: readonly Entry[];
+  readonly kept: () => readonly Entry[];
   /** Calls of the newest answer that a program would be waiting for, by the model's ids, with their results. */
   readonly results: ReadonlyMap<string, Json>;
   /** What users and the platform said since, each with an id. */
@@ -45,10 +45,14 @@ export interface Said {
 /** In place of a result that stands in the log. */
 const FROM_LOG = "tendon_from_log";
 
+/** A session's history is one array that grows: what was read of it is not read again. */
+const readers = new WeakMap<readonly Event[], { readonly reader: LogReader; read: number }>();
+
 export function readLog(history: readonly Event[]): LogReading {
-  const reader = new LogReader();
-  for (const event of history) reader.take(event);
-  return reader.reading();
+  const known = readers.get(history) ?? { reader: new LogReader(), read: 0 };
+  readers.set(history, known);
+  for (; known.read < history.length; known.read++) known.reader.take(history[known.read]!);
+  return known.reader.reading();
 }
 
 class LogReader {
@@ -92,9 +96,9 @@ class LogReader {
   reading(): LogReading {
     const results = this.waiting.map((id) => [id, this.resultOf(id)] as const);
     return {
-      kept: this.entries.map((entry) => this.filled(entry)),
+      kept: () => this.entries.map((entry) => this.filled(entry)),
       results: new Map(results.flatMap(([id, result]) => (result === undefined ? [] : [[id, result]]))),
-      said: this.said,
+      said: [...this.said],
     };
   }
 
@@ -150,7 +154,9 @@ export function lean(entries: readonly Entry[]): Entry[] {
 }
 
 /** What has to stand behind the kept entries so that the SDK goes on by itself; see T3. */
-export function continuation({ kept, results, said }: LogReading, sessionId: string, now: Date): Entry[] {
+export function continuation(reading: LogReading, sessionId: string, now: Date): Entry[] {
+  const { results, said } = reading;
+  const kept = reading.kept();
   const entries: Entry[] = [];
   const last = [...kept]
     .reverse()
