@@ -64,7 +64,7 @@ export const harnessSettings = defineSettings({
   TENDON_CLAUDE_CODE_PROCESSES: {
     parse: integer({ min: 0, max: 1_000 }),
     default: 8,
-    help: "Programs of the loop `claude-code` that run at a time at most, each in some 250 MB; 0: that loop is not offered.",
+    help: "Programs of the loop `claude-code` that run at a time at most, each in some 200 MB; 0: that loop is not offered.",
   },
   TENDON_EXTERNAL_LOOPS: {
     parse: text(),

@@ -6,9 +6,11 @@ import { AnswerReader } from "./answer-reader.ts";
 function read(stopReason: string, ...blocks: { start: Json; deltas?: Json[] }[]) {
   let ids = 0;
   const previews: LoopPreview[] = [];
+  const begun: [string, string][] = [];
   const reader = new AnswerReader({
     newEventId: () => `sevt_${++ids}`,
     preview: (preview) => previews.push(preview),
+    callBegan: (...call) => begun.push(call),
     nameOf: (name) => name.replace("mcp__tendon__", ""),
   });
   const usage = { input_tokens: 9, cache_read_input_tokens: 4 };
@@ -22,7 +24,7 @@ function read(stopReason: string, ...blocks: { start: Json; deltas?: Json[] }[])
   const ends = events.map((event) => reader.take(event));
   expect(ends.every((isEnd) => !isEnd)).toBe(true);
   expect(reader.take({ type: "message_stop" })).toBe(true);
-  return { reader, previews, response: reader.response() };
+  return { reader, previews, begun, response: reader.response() };
 }
 const call = (...pieces: string[]) => ({
   start: { type: "tool_use", id: "toolu_1", name: "mcp__tendon__bash", input: {} },
@@ -43,7 +45,7 @@ describe("an answer of the SDK's model", () => {
         { type: "signature_delta", signature: "sig" },
       ],
     };
-    const { reader, response, previews } = read(
+    const { reader, response, previews, begun } = read(
       "tool_use",
       thinking,
       text("Hel", "lo"),
@@ -73,6 +75,7 @@ describe("an answer of the SDK's model", () => {
       cacheCreationInputTokens: 0,
     });
     expect([...reader.callIds]).toEqual([["sevt_3", "toolu_1"]]);
+    expect(begun).toEqual([["sevt_3", "bash"]]);
     expect(previews.map((preview) => (preview.kind === "text" ? preview.text : preview.kind))).toEqual([
       "start",
       "Hel",

@@ -5,6 +5,8 @@ import type { LoopPreview, ModelUsage, ProposedEvent, ProposedResponse, Response
 export interface AnswerReaderOptions {
   readonly newEventId: () => string;
   readonly preview: (preview: LoopPreview) => void;
+  /** The model has begun a call; see LoopTurn. */
+  readonly callBegan: (eventId: string, modelName: string) => void;
   /** The catalogue's name of a tool. */
   readonly nameOf: (calledAs: string) => string;
 }
@@ -87,8 +89,9 @@ export class AnswerReader {
     const hasEvent = block.type === "text" || block.type === "tool_use" || isThinking(block);
     const eventId = hasEvent ? this.options.newEventId() : undefined;
     this.blocks.push({ block, eventId, input: "" });
-    if (block.type !== "text") return;
-    this.options.preview({ kind: "start", eventId: eventId!, type: "agent.message" });
+    const { preview, callBegan, nameOf } = this.options;
+    if (block.type === "tool_use") callBegan(eventId!, nameOf(stringOf(block.name)));
+    if (block.type === "text") preview({ kind: "start", eventId: eventId!, type: "agent.message" });
   }
 
   private extend(index: number, delta: Json): void {

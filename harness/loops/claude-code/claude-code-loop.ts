@@ -31,7 +31,7 @@ import { Waiting } from "./waiting.ts";
 export interface ClaudeCodeLoopOptions extends Pick<EnvironmentInput, "plain" | "model" | "proxy"> {
   /** For agents that name no model. */
   readonly defaultModel: string;
-  /** Programs that run at a time: each takes some 250 MB of memory. */
+  /** Programs that run at a time: each takes some 200 MB of memory. */
   readonly maxProcesses: number;
   readonly clock: Clock;
   /** Rejects with SdkMissing where the SDK is not installed, which is found out when it is first needed. */

@@ -86,6 +86,7 @@ export class Conversation implements KeptChild {
     const reader = new AnswerReader({
       newEventId: turn.newEventId,
       preview: (preview) => turn.preview(preview),
+      callBegan: (eventId, modelName) => turn.callBegan(eventId, modelName),
       nameOf: (name) => catalogueName(name, this.parts.tools),
     });
     let stopWatching = () => {};
