@@ -2,6 +2,7 @@
 import { parseArgs } from "node:util";
 import { agents } from "./agents.ts";
 import { append } from "./append.ts";
+import { brains } from "./brains.ts";
 import { cache } from "./cache.ts";
 import { execute } from "./execute.ts";
 import { flood } from "./flood.ts";
@@ -11,8 +12,22 @@ import { reportJson, reportTable } from "./frame/report.ts";
 import { history } from "./history.ts";
 import { provision } from "./provision.ts";
 import { tail } from "./tail.ts";
+import { ttft } from "./ttft.ts";
+import { wake } from "./wake.ts";
 
-const BENCHES: readonly Bench[] = [agents, append, cache, execute, flood, history, provision, tail];
+const BENCHES: readonly Bench[] = [
+  agents,
+  append,
+  brains,
+  cache,
+  execute,
+  flood,
+  history,
+  provision,
+  tail,
+  ttft,
+  wake,
+];
 
 async function runBench(bench: Bench, scale: number) {
   const undos: (() => Promise<void> | void)[] = [];
