@@ -45,6 +45,8 @@ export const FAILPOINTS = [
   "server.hand_made",
   /** A tamper-evident session has come to rest, which is in its log; nothing is signed. */
   "server.before_checkpoint",
+  /** What a thread's log says stands in the other logs of its tree; the note that it has to is still there. */
+  "server.tree_news_told",
   /** A proxy may refresh a token; it has not asked for the new one. */
   "proxy.refresh_claimed",
   /** The new token has come; it is not stored. */

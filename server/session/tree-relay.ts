@@ -10,6 +10,7 @@
  */
 import type { Clock } from "../../kit/clock.ts";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import { ID_PREFIXES } from "../../kit/ids.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
@@ -18,6 +19,7 @@ import type { EventStore, NewEvent } from "../store/events.ts";
 import type { SessionStore } from "../store/sessions.ts";
 import type { ThreadStore, TreeNews, TreePlace } from "../store/threads.ts";
 import { derivedEventId, threadIdOf, treeEvent } from "../store/tree-events.ts";
+import { budgetNotice } from "./budget-notice.ts";
 import type { Hub } from "./hub.ts";
 import { announceAppended } from "./log.ts";
 import { reportOf } from "./thread-reports.ts";
@@ -42,7 +44,13 @@ const ORPHANS_EVERY_POLLS = 5;
 const AT_ONCE = 32;
 
 /** A log that has moved on so that a note means nothing any more. */
-const MOOT = ["NOT_FOUND", "EVENT_CONTENT_DIFFERS", "CALL_ALREADY_ANSWERED", "INVALID_FIELD"] as const;
+const MOOT = [
+  "NOT_FOUND",
+  "POSITION_MISMATCH",
+  "EVENT_CONTENT_DIFFERS",
+  "CALL_ALREADY_ANSWERED",
+  "INVALID_FIELD",
+] as const;
 
 export class TreeRelay implements Service {
   readonly name = "tree relay";
@@ -120,6 +128,7 @@ export class TreeRelay implements Service {
       const place = news.length === 0 ? undefined : await threads.place(sessionId);
       for (const one of news) {
         if (place !== undefined && one.eventId !== "") await this.pass(place, one);
+        failpoint("server.tree_news_told");
         await threads.passedOn(sessionId, one.position);
       }
       if (news.length > 0 && place?.parentSessionId !== undefined)
@@ -184,7 +193,10 @@ export class TreeRelay implements Service {
       if (calls.has(callId)) await this.show(thread, shown);
     } else if (type.startsWith("session.status_")) {
       await this.show(thread, statusEvent(thread, news));
-      if (type === "session.status_idle") await this.report(thread, news);
+      if (type === "session.status_idle") {
+        await this.report(thread, news);
+        await this.tellBudget(thread, news);
+      }
     } else await this.show(thread, shown);
   }
 
@@ -198,6 +210,15 @@ export class TreeRelay implements Service {
     const parent = await this.deps.threads.place(parentId);
     const event = parent && (await reportOf(this.deps.events, thread, parent, news));
     if (event !== undefined && (await this.isLive(parentId))) await this.append(parentId, [event]);
+  }
+
+  private async tellBudget(thread: TreePlace, news: TreeNews): Promise<void> {
+    const sessionId = thread.rootSessionId;
+    const notice = await budgetNotice(this.deps, sessionId, news);
+    if (notice === undefined) return;
+    const expectedPosition = BigInt(notice.head);
+    const request = { sessionId, events: [notice.event], authority: "server" as const, expectedPosition };
+    announceAppended(this.deps.hub, sessionId, await this.deps.events.append(request));
   }
 
   private async isLive(sessionId: string): Promise<boolean> {

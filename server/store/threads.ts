@@ -104,6 +104,8 @@ export interface ThreadStore {
   activeInTree(rootSessionId: string, withHeld: boolean): Promise<string[]>;
   /** Roots of all trees of a workspace, or of the installation, in which somebody is active. */
   activeTrees(workspaceId: string | undefined): Promise<string[]>;
+  /** Whether nobody of the root's tree works or has something to do; those that wait for threads do not. */
+  isQuiet(rootSessionId: string): Promise<boolean>;
   /** Every thread of the root, deep ones first. */
   ofRoot(rootSessionId: string): Promise<string[]>;
   /** Live threads under a root, or a parent, that was archived. */

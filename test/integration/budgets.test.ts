@@ -43,7 +43,7 @@ async function allHeld(sessionId: string): Promise<void> {
   await eventually(
     async () => {
       const { tree } = await rig.get(sessionId);
-      return tree?.liveThreads === THREADS && tree.running === 0 && tree.atBudget === THREADS;
+      return tree?.liveThreads === THREADS && tree.running === 0 && tree.atBudget === THREADS + 1;
     },
     { withinMs: 20_000 },
   );
@@ -63,6 +63,7 @@ describe("a budget of a tree", () => {
     const spent = await spentTokens(sessionId);
     expect(spent).toBeGreaterThanOrEqual(cap);
     expect(spent).toBeLessThanOrEqual(cap + (THREADS + 1) * TOKENS_A_REQUEST);
+    expect((await rig.get(sessionId)).stopReason).toBe(StopReason.BUDGET_REACHED);
     const [thread] = await rig.threadsOf(sessionId);
     const log = await rig.log(thread!.id);
     expect(payloads(log, "session.status_idle").at(-1)).toMatchObject({

@@ -265,7 +265,7 @@ function members(
   pool: Pool,
 ): Pick<
   ThreadStore,
-  "liveChildren" | "active" | "activeInTree" | "activeTrees" | "ofRoot" | "orphans" | "tree"
+  "liveChildren" | "active" | "activeInTree" | "activeTrees" | "isQuiet" | "ofRoot" | "orphans" | "tree"
 > {
   const ids = async (sql: string, values: unknown[]) => {
     const { rows } = await pool.query<{ session_id: string }>(sql, values);
@@ -304,6 +304,16 @@ function members(
          ) busy where $1::text is null or workspace_id = $1 order by session_id limit ${MAX_TREES}`,
         [workspaceId ?? null],
       ),
+    async isQuiet(rootSessionId) {
+      const { rowCount } = await pool.query(
+        `select 1 from (
+           select * from sessions where session_id = $1 union all select * from sessions where root_session_id = $1
+         ) s where archived_at is null
+           and (status in ('running', 'rescheduling') or work_position > rested_position) limit 1`,
+        [rootSessionId],
+      );
+      return rowCount === 0;
+    },
     ofRoot: (rootSessionId) =>
       ids(
         "select session_id from sessions where root_session_id = $1 order by thread_depth desc, session_id",
