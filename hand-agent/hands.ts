@@ -55,6 +55,7 @@ export interface HandsOptions {
 }
 
 const STOPPING = "the hand agent is stopping";
+const NOT_ITS_OWN = "The hand belongs to another session now; the call was not started.";
 const RECOVER_AT_ONCE = 8;
 /** For a recovery before a call gives up waiting for it. */
 const RECOVER_WITHIN_MS = 30_000;
@@ -63,6 +64,7 @@ const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
 const DISCARD_WITHIN_MS = 30_000;
 /** For a driver to end a hand's processes when the agent stops; drivers end them within 3 s. */
 const STOP_WITHIN_MS = 5_000;
+const SAVE_WITHIN_MS = 1_500;
 
 export class Hands {
   private readonly options: HandsOptions;
@@ -157,6 +159,7 @@ export class Hands {
         throw new HandRefusal("NOT_IMPLEMENTED", `the driver ${slot.record.driver} cannot park hands`);
       }
       const running = (await slot.live?.hand.callProcesses()) ?? [];
+      if (slot.live !== undefined) await this.options.mounts?.save(slot.live.hand);
       const left = (await slot.live?.hand.park?.())?.left ?? [];
       slot.live = undefined;
       slot.record.state = "parked";
@@ -174,10 +177,7 @@ export class Hands {
     const slot = this.slotOf(handId);
     this.marks.used(handId);
     if (ownerNumber !== undefined && ownerNumber < BigInt(slot.record.ownerNumber)) {
-      throw new HandRefusal(
-        "OWNER_CHANGED",
-        "The hand belongs to another session now; the call was not started.",
-      );
+      throw new HandRefusal("OWNER_CHANGED", NOT_ITS_OWN);
     }
     if (ownerNumber !== undefined && raiseOwner(slot.record, ownerNumber)) await this.save();
     if (slot.live !== undefined) return slot.live;
@@ -238,6 +238,7 @@ export class Hands {
   /** A driver that hangs does not keep the agent from stopping: its next life looks after what is left. */
   private async stopOne(slot: HandSlot): Promise<void> {
     const stopped = this.inTurn(slot, async () => {
+      if (slot.live !== undefined) await this.options.mounts?.save(slot.live.hand, SAVE_WITHIN_MS);
       await slot.live?.hand.park?.();
       slot.live = undefined;
     });

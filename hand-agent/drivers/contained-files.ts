@@ -138,7 +138,7 @@ export class ContainedFiles {
     });
   }
 
-  /** Removes a directory if nothing is in it. False when there is no such directory, or something in it. */
+  /** Removes a directory if nothing is in it. False when there is no such directory, something in it, or it is a root. */
   removeEmpty(path: string): Promise<boolean> {
     return this.change(path, { keepLastLink: true }, async ({ dir, name }) => {
       try {
@@ -146,7 +146,7 @@ export class ContainedFiles {
         return true;
       } catch (error) {
         const { code = "" } = error as NodeJS.ErrnoException;
-        if (["ENOENT", "ENOTEMPTY", "EEXIST", "ENOTDIR", "EBUSY"].includes(code)) return false;
+        if (["ENOENT", "ENOTEMPTY", "EEXIST", "ENOTDIR", "EBUSY", "EINVAL"].includes(code)) return false;
         throw error;
       }
     });

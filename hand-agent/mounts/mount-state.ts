@@ -24,6 +24,8 @@ export interface LogState {
 export interface MountState {
   stores: Record<string, StoreState>;
   log: LogState | undefined;
+  /** What the model has to hear with its next call. */
+  untold: string[];
 }
 
 export function newStoreState(): StoreState {
@@ -40,16 +42,19 @@ export class MountStates {
   /** A file that is missing or not understood is as if nothing were known. */
   async read(handId: string): Promise<MountState> {
     try {
-      const { version, stores, log } = JSON.parse(
-        await readFile(this.pathOf(handId), "utf8"),
-      ) as MountState & {
+      const {
+        version,
+        stores,
+        log,
+        untold = [],
+      } = JSON.parse(await readFile(this.pathOf(handId), "utf8")) as MountState & {
         version: number;
       };
-      if (version === 1 && typeof stores === "object") return { stores, log };
+      if (version === 1 && typeof stores === "object") return { stores, log, untold };
     } catch {
       // said below
     }
-    return { stores: {}, log: undefined };
+    return { stores: {}, log: undefined, untold: [] };
   }
 
   async write(handId: string, state: MountState): Promise<void> {

@@ -13,7 +13,7 @@ import type {
 import { type Hand, HandError, type HandMounts } from "../drivers/driver.ts";
 import { MemoryCopy, type SyncRequest } from "./memory-copy.ts";
 import { MemoryScanner } from "./memory-scan.ts";
-import type { MountConfig, MountedStore } from "./mount-config.ts";
+import { type MountConfig, type MountedStore, SESSION_DIR } from "./mount-config.ts";
 import { type MountState, MountStates, newStoreState, type StoreState } from "./mount-state.ts";
 import { bringLogUpToDate } from "./session-log-file.ts";
 
@@ -74,6 +74,7 @@ export async function fillMounts(
 
 /** A call waits no longer than this for what others changed, and its result no longer for what it changed. */
 const CALL_WITHIN_MS = 10_000;
+const MAX_UNTOLD = 20;
 
 interface Kept {
   state: MountState;
@@ -86,6 +87,7 @@ export class Mounts {
   private readonly states: MountStates;
   private readonly kept = new Map<string, Promise<Kept>>();
   private readonly opened = new WeakMap<Hand, MountedHand>();
+  private readonly placed = new WeakSet<Hand>();
 
   constructor(deps: MountsDeps) {
     this.deps = deps;
@@ -113,22 +115,59 @@ export class Mounts {
   }
 
   /** Gives notes for the model. Never rejects. */
-  beforeCall(mounted: MountedHand): Promise<string[]> {
-    return this.withinBound(
+  async beforeCall(mounted: MountedHand): Promise<string[]> {
+    const notes = await this.withinBound(
       mounted,
       "what is below it could not be brought up to date",
       (kept, mounts, signal) => this.syncAll(mounted, mounts, kept, signal, mounted.config.sessionLog),
     );
+    return [...this.placeNotes(mounted), ...(await this.untold(mounted.hand.id)), ...notes];
   }
 
   /** Gives notes for the model. Never rejects. */
-  afterCall(mounted: MountedHand): Promise<string[]> {
+  afterCall(mounted: MountedHand, withinMs = CALL_WITHIN_MS): Promise<string[]> {
     if (mounted.config.memoryStores.length === 0) return Promise.resolve([]);
     return this.withinBound(
       mounted,
       "changes are not saved yet and will be with the next call",
       (kept, mounts, signal) => this.syncAll(mounted, mounts, kept, signal, false),
+      withinMs,
     );
+  }
+
+  /** What processes changed since the last call, before they are ended. What has to be told is told with the next call. */
+  async save(hand: Hand, withinMs = CALL_WITHIN_MS): Promise<void> {
+    const mounted = this.of(hand);
+    if (mounted === undefined) return;
+    const notes = await this.afterCall(mounted, withinMs);
+    if (notes.length === 0) return;
+    const { state } = await this.keep(hand.id);
+    state.untold = [...state.untold, ...notes].slice(-MAX_UNTOLD);
+    await this.states.write(hand.id, state);
+  }
+
+  private async untold(handId: string): Promise<string[]> {
+    const { state } = await this.keep(handId);
+    const notes = state.untold;
+    if (notes.length === 0) return [];
+    state.untold = [];
+    await this.states.write(handId, state);
+    return notes;
+  }
+
+  /** Once in a hand's life between two parkings: where its commands find what others find below /mnt. */
+  private placeNotes({ hand, config }: MountedHand): string[] {
+    const { mounts } = hand;
+    if (mounts === undefined || this.placed.has(hand)) return [];
+    this.placed.add(hand);
+    const paths = config.memoryStores.map(({ path }) => path);
+    if (config.sessionLog) paths.push(SESSION_DIR);
+    return paths.flatMap((path) => {
+      const seenAt = mounts.seenAt(path);
+      return seenAt === path
+        ? []
+        : [`[in this hand, commands find ${path} at ${seenAt}; file tools know both]`];
+    });
   }
 
   /** The hand is gone. */
@@ -141,10 +180,11 @@ export class Mounts {
     mounted: MountedHand,
     trouble: string,
     run: (kept: Kept, mounts: HandMounts, signal: AbortSignal) => Promise<string[]>,
+    withinMs = CALL_WITHIN_MS,
   ): Promise<string[]> {
     const limit = new AbortController();
-    const stopTimer = this.deps.clock.after(CALL_WITHIN_MS, () =>
-      limit.abort(new Error(`it took longer than ${CALL_WITHIN_MS / 1_000} s`)),
+    const stopTimer = this.deps.clock.after(withinMs, () =>
+      limit.abort(new Error(`it took longer than ${withinMs / 1_000} s`)),
     );
     try {
       return await this.inTurn(mounted, limit.signal, (kept, mounts) => run(kept, mounts, limit.signal));

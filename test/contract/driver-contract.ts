@@ -7,6 +7,7 @@ import type { DriverUnderTest, Part } from "./driver/driver-under-test.ts";
 import { fileTools } from "./driver/file-tools.ts";
 import { fileRaces, files } from "./driver/files.ts";
 import { lifeOfAHand } from "./driver/life-of-a-hand.ts";
+import { mounts } from "./driver/mounts.ts";
 import { outputs } from "./driver/outputs.ts";
 import { ownership } from "./driver/process-ownership.ts";
 import { processes } from "./driver/processes.ts";
@@ -17,6 +18,7 @@ export const PARTS = {
   processes,
   files,
   fileRaces,
+  mounts,
   ownership,
   bash,
   outputs,

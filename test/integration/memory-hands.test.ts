@@ -244,3 +244,54 @@ test("stores and log survive parking and a new life of the agent, and nothing is
   const positions = lines.map((line) => (JSON.parse(line) as { position: number }).position);
   expect(positions).toEqual(positions.map((_, n) => n + 1));
 });
+
+test("what a background process changed is saved before its processes are ended, and a conflict of that moment is told later", async () => {
+  const memoryStoreId = await newStore("bg", { "/a": "1", "/b": "1" });
+  const { handId } = await sessionWith([{ memoryStoreId }]);
+  const later =
+    "while [ ! -e go ]; do sleep 0.05; done; echo 2 >/mnt/memory/bg/a; echo 2 >/mnt/memory/bg/b; touch done";
+  await bash(handId, `(${later}) >/dev/null 2>&1 &`);
+  await memory.updateMemory({ memoryStoreId, path: "/b", content: "theirs" });
+  await copyIn(hands, { handId, path: "go", reason: "a test" }, Buffer.from(""));
+  const isDone = () =>
+    copyOut(hands, { handId, path: "done", reason: "a test" }).then(
+      () => true,
+      () => false,
+    );
+  await eventually(isDone);
+  await agent.stop();
+  const aside = `/b.conflict-${sha256("2\n").slice(0, 8)}`;
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n", "/b": "theirs", [aside]: "2\n" });
+  agent = agentInProcess({ url: server.url, dataDir: dir.path, drainMs: 200 });
+  await agent.start();
+  const told = await bash(handId, "cat /mnt/memory/bg/b");
+  expect(told).toContain(`/mnt/memory/bg/b had been changed elsewhere meanwhile`);
+  expect(told.endsWith("theirs")).toBe(true);
+});
+
+test("a hand that passes to another session takes nothing of the first one's memory along (H6)", async () => {
+  const mine = await newStore("mine", { "/secret": "of the first" });
+  const shared = await newStore("both", { "/s": "shared" });
+  const first = await sessionWith([{ memoryStoreId: mine }, { memoryStoreId: shared }]);
+  await bash(first.handId, "cat /mnt/memory/mine/secret");
+  const resources = [{ kind: { case: "memoryStore" as const, value: { memoryStoreId: shared } } }];
+  const { session } = await sessions.createSession({ agentId, resources });
+  calls += 1;
+  await hands.handOver({ requestId: `over ${calls}`, handId: first.handId, toSessionId: session!.id });
+  const told = await bash(
+    first.handId,
+    "ls /mnt/memory/mine; cat /mnt/memory/both/s; echo more >>/mnt/memory/both/s",
+  );
+  expect(told).toContain("/mnt/memory/mine: the memory store is not there any more");
+  expect(told).not.toContain("secret");
+  expect(told.endsWith("shared")).toBe(true);
+  const { memoryVersions } = await memory.listMemoryVersions({
+    memoryStoreId: shared,
+    sessionId: session!.id,
+  });
+  expect(memoryVersions).toHaveLength(1);
+  const lines = await bash(first.handId, "cat /mnt/session/events.ndjson");
+  expect(lines).toContain("hand.handed_over");
+  expect(lines).not.toContain("mine/secret");
+  expect(await stored(mine)).toEqual({ "/secret": "of the first" });
+});
