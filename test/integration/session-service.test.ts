@@ -1,70 +1,33 @@
-import { createHash } from "node:crypto";
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { credentials, Client as GrpcClient, Metadata } from "@grpc/grpc-js";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "../../kit/ids.ts";
-import type { Client } from "../../kit/rpc/client.ts";
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
-import { EventOrder, EventText, type SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import type { Principal } from "../../server/ports/principal.ts";
-import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { failure } from "../kit/failure.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
-import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
+import {
+  brained,
+  collect,
+  type SessionCallers,
+  type Sessions,
+  say,
+  startSessionCallers,
+} from "../kit/session-callers.ts";
+import { createWorld, type SessionReplica, type SessionWorld } from "../kit/session-rig.ts";
 
-let database: TestDatabase;
+let callers: SessionCallers;
 let world: SessionWorld;
 let other: SessionWorld;
 let replica: SessionReplica;
-let client: Client<typeof SessionService>;
-let harness: Client<typeof SessionService>;
-let stranger: Client<typeof SessionService>;
-
-const clientOf = (workspaceId: string): Principal => ({ kind: "client", keyId: "apikey_1", workspaceId });
+let client: Sessions;
+let harness: Sessions;
+let stranger: Sessions;
 
 beforeAll(async () => {
-  database = await createTestDatabase();
-  world = await createWorld(database.pool());
-  other = await createWorld(database.pool());
-  replica = await startReplica({ url: database.url, world });
-  client = replica.client(clientOf(world.workspaceId));
-  stranger = replica.client(clientOf(other.workspaceId));
-  harness = replica.client({ kind: "harness", keyId: "apikey_2", workspaceId: undefined });
+  callers = await startSessionCallers();
+  ({ world, other, replica, client, harness, stranger } = callers);
 });
 
-afterAll(async () => {
-  await replica?.stop();
-  await database?.drop();
-});
-
-async function collect<T>(items: AsyncIterable<T>): Promise<T[]> {
-  const list: T[] = [];
-  for await (const item of items) list.push(item);
-  return list;
-}
-
-const say = (text: string) => ({
-  type: "user.message",
-  payload: JSON.stringify({ content: [{ type: "text", text }] }),
-});
-
-async function lease(sessionId: string) {
-  const taken = await createLeaseStore(replica.pool).acquire({
-    sessionId,
-    leaseId: newId("lease"),
-    harnessId: newId("harness"),
-    replicaId: replica.replicaId,
-    ttlMs: 30_000,
-  });
-  return { leaseId: taken!.leaseId, epoch: taken!.epoch };
-}
-
-/** A session with a message, and the lease to be its brain. */
-async function brained() {
-  const sessionId = await world.newSession();
-  await client.emitEvents({ sessionId, events: [say("go")] });
-  return { sessionId, lease: await lease(sessionId) };
-}
+afterAll(() => callers?.stop());
 
 describe("creation", () => {
   test("a session holds the agent as it is now, the default environment and its first events", async () => {
@@ -169,7 +132,7 @@ describe("byte for byte", () => {
     ["deep nesting", deep],
     ["what arrays and quotes of SQL would break on", '{"a":"{},\\"NULL\\" \'; drop table events --\\\\"}'],
   ])("%s: a payload and an internal come back as they were sent", async (_, text) => {
-    const { sessionId, lease: proof } = await brained();
+    const { sessionId, lease: proof } = await brained(callers);
     await client.emitEvents({ sessionId, events: [{ type: "acme.kept", payload: text }] });
     await harness.emitEvents({ sessionId, lease: proof, events: [{ type: "agent.kept", internal: text }] });
     const { events } = await harness.getEvents({ sessionId, lease: proof, afterPosition: 1n });
@@ -203,7 +166,10 @@ describe("byte for byte", () => {
     const bytes = Buffer.concat([field(0x0a, Buffer.from(sessionId)), field(0x12, event)]);
     const grpc = new GrpcClient(replica.address, credentials.createInsecure());
     const metadata = new Metadata();
-    metadata.set("x-principal", JSON.stringify(clientOf(world.workspaceId)));
+    metadata.set(
+      "x-principal",
+      JSON.stringify({ kind: "client", keyId: "apikey_1", workspaceId: world.workspaceId }),
+    );
     const pass = (value: Buffer) => value;
     const code = await new Promise((resolve) =>
       grpc.makeUnaryRequest("/tendon.v1.SessionService/EmitEvents", pass, pass, bytes, metadata, (error) =>
@@ -216,133 +182,9 @@ describe("byte for byte", () => {
   });
 });
 
-describe("slices", () => {
-  test("both directions, by type, with limits; the n before an event; from where one last read", async () => {
-    const sessionId = await world.newSession();
-    for (let n = 1; n <= 12; n++) {
-      await client.emitEvents({ sessionId, events: [{ type: n % 3 === 0 ? "acme.third" : "acme.one" }] });
-    }
-    const positions = async (request: object) => {
-      const { events, hasMore, head } = await client.getEvents({ sessionId, ...request });
-      expect(head).toBe(12n);
-      return [events.map(({ position }) => Number(position)).join(" "), hasMore];
-    };
-    expect(await positions({ limit: 3 })).toEqual(["1 2 3", true]);
-    expect(await positions({ afterPosition: 9n, limit: 3 })).toEqual(["10 11 12", false]);
-    expect(await positions({ afterPosition: 12n })).toEqual(["", false]);
-    const descending = { order: EventOrder.DESCENDING };
-    expect(await positions({ beforePosition: 7n, limit: 3, ...descending })).toEqual(["6 5 4", true]);
-    expect(await positions({ beforePosition: 3n, limit: 3, ...descending })).toEqual(["2 1", false]);
-    expect(await positions({ types: ["acme.third"], limit: 2 })).toEqual(["3 6", true]);
-    expect(await positions({ types: ["acme.third", "acme.no"], limit: 4 })).toEqual(["3 6 9 12", false]);
-    expect(await positions({ afterPosition: 3n, beforePosition: 6n })).toEqual(["4 5", false]);
-    expect(await failure(client.getEvents({ sessionId, afterPosition: 13n }))).toMatchObject({
-      reason: "RESYNC",
-      metadata: { head: "12" },
-    });
-  });
-
-  test("what is no part of the log is not read; types and positions that nothing can have are answered", async () => {
-    const sessionId = await world.newSession();
-    await client.emitEvents({ sessionId, events: [say("1"), say("2")] });
-    // As somebody with the database's password might: beyond the head, where no append puts anything.
-    await database.pool().query(
-      `insert into events (session_id, position, event_id, type, thread_id, payload)
-        values ($1, 3, 'sevt_forged', 'agent.message', '', '{}')`,
-      [sessionId],
-    );
-    const positions = async (request: object) =>
-      (await client.getEvents({ sessionId, ...request })).events.map(({ position }) => Number(position));
-    expect(await positions({})).toEqual([1, 2]);
-    expect(await positions({ order: EventOrder.DESCENDING })).toEqual([2, 1]);
-    expect((await client.getEvents({ sessionId })).head).toBe(2n);
-    for (const beforePosition of [2n ** 63n - 1n, 2n ** 53n]) {
-      expect(await positions({ beforePosition, order: EventOrder.DESCENDING })).toEqual([2, 1]);
-    }
-    expect(await failure(client.getEvents({ sessionId, types: ["a\0"] }))).toMatchObject({
-      reason: "INVALID_FIELD",
-      metadata: { field: "types[0]" },
-    });
-    expect(await failure(client.getEvents({ sessionId, untilTypes: ["acme.x", "\0"] }))).toMatchObject({
-      reason: "INVALID_FIELD",
-      metadata: { field: "until_types[1]" },
-    });
-    const watch = client.watchEvents({ sessionId, types: ["\0"], afterPosition: -1n });
-    expect(await failure(collect(watch))).toMatchObject({ reason: "INVALID_FIELD" });
-  });
-
-  test("bytes are limited, but one event is always given", async () => {
-    const sessionId = await world.newSession();
-    const payload = JSON.stringify({ a: "x".repeat(1000) });
-    await client.emitEvents({
-      sessionId,
-      events: Array.from({ length: 5 }, () => ({ type: "acme.a", payload })),
-    });
-    const read = async (maxBytes: number) => {
-      const { events, hasMore } = await client.getEvents({ sessionId, maxBytes });
-      return [events.length, hasMore];
-    };
-    expect(await read(10)).toEqual([1, true]);
-    expect(await read(2 * payload.length)).toEqual([2, true]);
-    expect(await read(5 * payload.length)).toEqual([5, false]);
-  });
-
-  test("a large text is described instead, and streamed on request from any byte", async () => {
-    const { sessionId, lease: proof } = await brained();
-    const payload = `{"a":"${"é".repeat(900_000)}"}`;
-    const internal = `{"b":"${"z".repeat(700_000)}"}`;
-    await harness.emitEvents({ sessionId, lease: proof, events: [{ type: "agent.big", payload, internal }] });
-    const bytes = Buffer.from(payload);
-    const { events } = await harness.getEvents({
-      sessionId,
-      lease: proof,
-      afterPosition: 1n,
-      inlineLimitBytes: 500_000,
-    });
-    const sha256 = createHash("sha256").update(bytes).digest("hex");
-    expect(events[0]).toMatchObject({
-      payload: "",
-      payloadOmitted: { sizeBytes: BigInt(bytes.length), sha256 },
-      internal: "",
-      internalOmitted: { sizeBytes: BigInt(internal.length) },
-    });
-    const eventId = events[0]!.id;
-    const read = async (request: object) =>
-      Buffer.concat(
-        (await collect(harness.readPayload({ sessionId, eventId, ...request }))).map(({ chunk }) => chunk),
-      );
-    expect((await read({})).equals(bytes)).toBe(true);
-    expect((await read({ offsetBytes: 1_500_001n })).equals(bytes.subarray(1_500_001))).toBe(true);
-    expect(await read({ offsetBytes: BigInt(bytes.length) })).toHaveLength(0);
-    expect((await read({ text: EventText.INTERNAL, lease: proof })).toString()).toBe(internal);
-    expect((await failure(read({ offsetBytes: BigInt(bytes.length + 1) }))).reason).toBe("RESYNC");
-    expect((await failure(read({ text: EventText.INTERNAL }))).reason).toBe("LEASE_FENCED");
-    const none = collect(client.readPayload({ sessionId, eventId: newId("event") }));
-    expect((await failure(none)).reason).toBe("NOT_FOUND");
-  });
-
-  test("internal is shown to the holder of the newest lease alone", async () => {
-    const { sessionId, lease: proof } = await brained();
-    await harness.emitEvents({
-      sessionId,
-      lease: proof,
-      events: [{ type: "agent.message", internal: '"secret"' }],
-    });
-    const asClient = await client.getEvents({ sessionId });
-    expect(JSON.stringify(asClient.events.map(({ internal }) => internal))).not.toContain("secret");
-    expect((await failure(client.getEvents({ sessionId, lease: proof }))).reason).toBe("ROLE_NOT_ALLOWED");
-    const old = { ...proof, epoch: proof.epoch + 1n };
-    expect((await failure(harness.getEvents({ sessionId, lease: old }))).reason).toBe("LEASE_FENCED");
-    for await (const { kind } of client.watchEvents({ sessionId, afterPosition: 1n })) {
-      expect(kind.case === "event" && kind.value.internal).toBe("");
-      break;
-    }
-  });
-});
-
 describe("a session's life", () => {
   test("status, stop reason, usage and processed_at follow what the brain appends", async () => {
-    const { sessionId, lease: proof } = await brained();
+    const { sessionId, lease: proof } = await brained(callers);
     const {
       events: [asked],
     } = await client.getEvents({ sessionId });
@@ -410,7 +252,7 @@ describe("a session's life", () => {
   });
 
   test("archiving ends a session: open calls get results, its brain is fenced, its hands go, clients are refused", async () => {
-    const { sessionId, lease: proof } = await brained();
+    const { sessionId, lease: proof } = await brained(callers);
     await harness.emitEvents({
       sessionId,
       lease: proof,
@@ -440,7 +282,7 @@ describe("a session's life", () => {
   });
 
   test("deleting leaves nothing of it in any table", async () => {
-    const { sessionId, lease: proof } = await brained();
+    const { sessionId, lease: proof } = await brained(callers);
     await harness.emitEvents({
       sessionId,
       lease: proof,
@@ -474,7 +316,7 @@ describe("a session's life", () => {
 
 test("lists are paged both ways with filters; a token of another list is refused", async () => {
   const mine = await createWorld(replica.pool);
-  const lister = replica.client(clientOf(mine.workspaceId));
+  const lister = callers.clientOf(mine.workspaceId);
   const ids: string[] = [];
   for (let n = 0; n < 7; n++) ids.push(await mine.newSession());
   await lister.archiveSession({ sessionId: ids[0]! });
