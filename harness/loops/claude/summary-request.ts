@@ -41,6 +41,8 @@ export function summaryOf({ events, stop }: ProposedResponse): string | undefine
   if (stop.kind === "refusal") return undefined;
   const text = events.flatMap((event) => (event.kind === "message" ? event.texts : [])).join("");
   const [, inner] = /<summary>([\s\S]*?)(?:<\/summary>|$)/.exec(text) ?? [];
+  // A model that goes on with its work has written no notes.
+  if (inner === undefined && events.some(({ kind }) => kind === "call")) return undefined;
   const summary = (inner ?? text).trim();
   if (summary === "") return undefined;
   return summary.length > MAX_SUMMARY_CHARS ? `${summary.slice(0, MAX_SUMMARY_CHARS)} …` : summary;
