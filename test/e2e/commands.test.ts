@@ -170,6 +170,39 @@ describe("sessions", () => {
     expect(stdout).toMatch(/sesn_\w+\n$/);
   }, 60_000);
 
+  test("a session stops at its budget and says so, and goes on with a larger one", async () => {
+    const { id } = await json("session", "create", "--max-turns", "1", "--max-time", "1h");
+    const sent = await installation.tendon(["session", "send", id, "run: echo once-$((1+1))", "--follow"]);
+    expect(sent.stdout).toMatch(/once-2[\s\S]*budget_reached/);
+    expect(sent.code).toBe(1);
+    const shown = (await installation.tendon(["session", "get", id])).stdout;
+    expect(shown).toMatch(/idle \(budget_reached\)[\s\S]*1 model requests, 3600 s/);
+    await json("session", "budget", id, "--max-turns", "10");
+    await eventually(async () => {
+      const { stop_reason } = await json<{ stop_reason: string }>("session", "get", id);
+      return stop_reason === "STOP_REASON_END_TURN";
+    });
+    expect(await json("session", "budget", id, "--none")).not.toHaveProperty("budget");
+  }, 60_000);
+
+  test("sessions are stopped one by one and all at once; nothing works then", async () => {
+    const ids = await Promise.all(
+      [1, 2].map(async () => (await json("session", "create", "--message", "run: sleep 600")).id),
+    );
+    const isRunning = async (id: string) =>
+      (await json<{ status: string }>("session", "get", id)).status === "SESSION_STATUS_RUNNING";
+    await eventually(async () => (await isRunning(ids[0]!)) && (await isRunning(ids[1]!)), {
+      withinMs: 20_000,
+    });
+    expect((await installation.tendon(["session", "stop", ids[0]!])).stdout).toBe("1 of 1 stopped\n");
+    expect(await isRunning(ids[1]!)).toBe(true);
+    expect((await installation.tendon(["session", "threads", ids[1]!])).stdout).toMatch(/^ID +TITLE +STATUS/);
+    expect(await json("session", "stop", "--all")).toEqual({ session_ids: [ids[1]] });
+    expect(await isRunning(ids[1]!)).toBe(false);
+    expect((await installation.tendon(["session", "stop", "--all"])).stdout).toBe("nothing works\n");
+    expect((await installation.tendon(["session", "stop"])).code).toBe(2);
+  }, 60_000);
+
   test("an interrupt ends what a session does", async () => {
     const { id } = await json("session", "create", "--message", "run: echo started; sleep 600");
     const watched = installation.tendon(["session", "watch", id, "--previews", "--until-idle"]);
