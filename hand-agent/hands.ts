@@ -64,7 +64,6 @@ const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
 const DISCARD_WITHIN_MS = 30_000;
 /** For a driver to end a hand's processes when the agent stops; drivers end them within 3 s. */
 const STOP_WITHIN_MS = 5_000;
-const SAVE_WITHIN_MS = 1_500;
 
 export class Hands {
   private readonly options: HandsOptions;
@@ -238,7 +237,7 @@ export class Hands {
   /** A driver that hangs does not keep the agent from stopping: its next life looks after what is left. */
   private async stopOne(slot: HandSlot): Promise<void> {
     const stopped = this.inTurn(slot, async () => {
-      if (slot.live !== undefined) await this.options.mounts?.save(slot.live.hand, SAVE_WITHIN_MS);
+      if (slot.live !== undefined) await this.options.mounts?.saveQuickly(slot.live.hand);
       await slot.live?.hand.park?.();
       slot.live = undefined;
     });

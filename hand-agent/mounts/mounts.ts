@@ -74,6 +74,7 @@ export async function fillMounts(
 
 /** A call waits no longer than this for what others changed, and its result no longer for what it changed. */
 const CALL_WITHIN_MS = 10_000;
+const QUICK_MS = 1_500;
 const MAX_UNTOLD = 20;
 
 interface Kept {
@@ -144,6 +145,11 @@ export class Mounts {
     const { state } = await this.keep(hand.id);
     state.untold = [...state.untold, ...notes].slice(-MAX_UNTOLD);
     await this.states.write(hand.id, state);
+  }
+
+  /** The same for an agent that stops: hands have little time then. */
+  saveQuickly(hand: Hand): Promise<void> {
+    return this.save(hand, QUICK_MS);
   }
 
   private async untold(handId: string): Promise<string[]> {
