@@ -28,8 +28,10 @@ const AGENTS = 1_000;
 const STARTS = 10;
 const KB = 1024;
 const MB = 1024 ** 2;
-/** How long an agent is left alone before its memory is looked at: several signs of life. */
+/** How long an agent is left alone before its memory is looked at: several signs of life, one in the smallest run. */
 const IDLE_MS = 15_000;
+const SHORTEST_IDLE_MS = 5_000;
+/** For all agents to come online, however busy the machine is. */
 const ALL_WITHIN_MS = 180_000;
 /** Aims of the product. */
 const AIM = { agentMb: 80, onlineMs: 1_000, clearKb: 60, tlsKb: 110, reconnectS: 60 };
@@ -106,7 +108,7 @@ async function measureOne(context: BenchContext): Promise<Figure[]> {
     online.push(performance.now() - began);
     await starting;
   }
-  await idle();
+  await idle(context);
   const agentBytes = residentBytes(platform.program("hand-agent").pid);
   const bareBytes = await bareIdle();
   const onlineMs = percentile(online, 0.5);
@@ -155,7 +157,7 @@ async function measureMany(context: BenchContext, tls: PlatformOptions["tls"]): 
       const swarm = await startAgentSwarm({ count: count / 2, url: platform.url, admin, ...trust });
       stops.unshift(() => swarm.stop());
       await connected(platform, (half * count) / 2);
-      await idle();
+      await idle(context);
       bytes.push(await settledBytes(platform.program("server").pid));
     }
     const began = performance.now();
@@ -195,11 +197,9 @@ async function measureBare(context: BenchContext): Promise<number> {
   return (all - half) / (count / 2);
 }
 
-function idle(): Promise<void> {
-  const untilMs = performance.now() + IDLE_MS;
-  return eventually(() => performance.now() >= untilMs, { withinMs: IDLE_MS * 2, everyMs: 100 }).then(
-    () => {},
-  );
+function idle({ scale }: BenchContext): Promise<void> {
+  const idleMs = Math.max(SHORTEST_IDLE_MS, Math.min(1, scale) * IDLE_MS);
+  return new Promise((resolve) => setTimeout(resolve, idleMs));
 }
 
 function bareStart(): Promise<number> {

@@ -56,7 +56,7 @@ export class AgentConnection implements AgentLink {
   /** Hands that the agent has and that nobody knows; see the sweeper. */
   unowned: readonly string[] = [];
   readonly outbox = new Outbox<Response>(OUTBOX_LIMIT);
-  private readonly options: AgentConnectionOptions;
+  private readonly options: Omit<AgentConnectionOptions, "journalled">;
   private readonly waiting = new Map<
     string,
     { resolve: (result: CommandResult) => void; reject: (error: Error) => void }
@@ -70,12 +70,12 @@ export class AgentConnection implements AgentLink {
   private waitingReports = 0;
   private ended = false;
 
-  constructor(options: AgentConnectionOptions) {
+  constructor({ journalled, ...options }: AgentConnectionOptions) {
     this.options = options;
     this.handAgentId = options.handAgentId;
     this.generation = options.generation;
     this.journalId = options.journalId;
-    this.told = new Set(options.journalled);
+    this.told = new Set(journalled);
     this.heardMs = options.clock.monotonicMs();
     this.beatMs = this.heardMs;
     this.stopHeartbeat = options.clock.every(options.timing.heartbeatEveryMs, () => this.beat());

@@ -77,30 +77,98 @@ async function enroll(deps: HandDeps, request: EnrollRequest) {
   });
 }
 
+type ConnectParts = HandAgentServiceParts & { readonly admission: AgentAdmission };
+
+/** Nothing of the greeting is kept for as long as the connection stands: it may be large, and there are many agents. */
 async function* connect(
   deps: HandDeps,
-  parts: HandAgentServiceParts & { readonly admission: AgentAdmission },
+  parts: ConnectParts,
   requests: AsyncIterable<ConnectRequest>,
   context: RpcContext,
 ) {
+  const connection = await takeIn(deps, parts, requests, context);
+  const { handAgentId, generation } = connection;
+  try {
+    yield* connection.outbox;
+  } finally {
+    await leave(deps, parts, connection);
+    deps.logger.info({ handAgentId, generation }, "a hand agent's connection ended");
+  }
+}
+
+/** From the greeting to a connection that stands; the welcome is its first message. */
+async function takeIn(
+  deps: HandDeps,
+  parts: ConnectParts,
+  requests: AsyncIterable<ConnectRequest>,
+  context: RpcContext,
+): Promise<AgentConnection> {
   const { handAgentId, workspaceId } = agentOf(context);
   parts.connections.assertTakesAgents();
   const iterator = requests[Symbol.asyncIterator]();
   const greeting = await readGreeting(deps, iterator);
+  const stored = await admit(deps, parts, handAgentId, greeting, context.signal);
+  const facts = { handAgentId, workspaceId, generation: stored.generation };
+  const journalled = greeting.executions.map(({ executionKey }) => executionKey);
+  const connection = connectionOf(deps, parts, context, { facts, journalId: greeting.journalId, journalled });
+  try {
+    context.signal.throwIfAborted();
+    connection.post({ case: "welcome", value: welcome(deps, greeting, stored) });
+    if (!parts.connections.add(connection)) {
+      throw new TendonError("UNAVAILABLE", "a newer connection of this hand agent stands");
+    }
+  } catch (error) {
+    await leave(deps, parts, connection);
+    throw error;
+  }
+  deps.logger.info(facts, "a hand agent connected");
+  context.signal.addEventListener("abort", () => connection.end(), { once: true });
+  connection.read(iterator).catch((error: unknown) => {
+    connection.end(error instanceof TendonError ? error : new TendonError("UNAVAILABLE", messageOf(error)));
+  });
+  parts.reconciler.greet(connection, greeting).catch((error: unknown) => {
+    deps.logger.error({ ...facts, error: messageOf(error) }, "what a hand agent has could not be compared");
+    connection.end(
+      new TendonError("UNAVAILABLE", "the server could not compare what the agent has; connect again"),
+    );
+  });
+  return connection;
+}
+
+function admit(
+  deps: HandDeps,
+  parts: ConnectParts,
+  handAgentId: string,
+  greeting: HandAgentGreeting,
+  signal: AbortSignal,
+): Promise<{ generation: number; installationId: string }> {
   const { superseded: yields } = greeting;
   const record = { handAgentId, replicaId: deps.replicaId, greeting: greetingRecord(greeting), yields };
-  const stored = await parts.admission
-    .run(context.signal, () => deps.store.handAgents.connect(record))
-    .catch((error: unknown) => {
-      if (isTendonError(error, "HAND_AGENT_DUPLICATED")) tellOfDuplicate(deps, parts.links, handAgentId);
-      throw error;
-    });
-  const facts = { handAgentId, workspaceId, generation: stored.generation };
-  const connection = new AgentConnection({
+  const admitted = parts.admission.run(signal, () => deps.store.handAgents.connect(record));
+  return admitted.catch((error: unknown) => {
+    if (isTendonError(error, "HAND_AGENT_DUPLICATED")) tellOfDuplicate(deps, parts.links, handAgentId);
+    throw error;
+  });
+}
+
+interface ConnectionFacts {
+  readonly facts: { readonly handAgentId: string; readonly generation: number };
+  readonly journalId: string;
+  readonly journalled: Iterable<string>;
+}
+
+function connectionOf(
+  deps: HandDeps,
+  parts: ConnectParts,
+  context: RpcContext,
+  { facts, journalId, journalled }: ConnectionFacts,
+): AgentConnection {
+  const { handAgentId, generation } = facts;
+  return new AgentConnection({
     handAgentId,
-    generation: stored.generation,
-    journalId: greeting.journalId,
-    journalled: greeting.executions.map(({ executionKey }) => executionKey),
+    generation,
+    journalId,
+    journalled,
     clock: deps.clock,
     timing: deps.timing,
     onReport: (report) => parts.reconciler.report(handAgentId, report),
@@ -113,34 +181,19 @@ async function* connect(
       parts.destroyPeer(context.peer);
     },
   });
-  try {
-    context.signal.throwIfAborted();
-    connection.post({ case: "welcome", value: welcome(deps, greeting, stored) });
-    if (!parts.connections.add(connection)) {
-      throw new TendonError("UNAVAILABLE", "a newer connection of this hand agent stands");
-    }
-    deps.logger.info(facts, "a hand agent connected");
-    const onAbort = () => connection.end();
-    context.signal.addEventListener("abort", onAbort, { once: true });
-    connection.read(iterator).catch((error: unknown) => {
-      connection.end(error instanceof TendonError ? error : new TendonError("UNAVAILABLE", messageOf(error)));
-    });
-    parts.reconciler.greet(connection, greeting).catch((error: unknown) => {
-      deps.logger.error({ ...facts, error: messageOf(error) }, "what a hand agent has could not be compared");
-      connection.end(
-        new TendonError("UNAVAILABLE", "the server could not compare what the agent has; connect again"),
-      );
-    });
-    yield* connection.outbox;
-  } finally {
-    connection.end();
-    parts.connections.remove(connection);
-    deps.logger.info(facts, "a hand agent's connection ended");
-    await deps.store.handAgents.disconnect(facts).catch((error: unknown) => {
-      // Without a sign of life the row counts as offline soon anyway.
-      deps.logger.warn({ ...facts, error: messageOf(error) }, "a disconnect could not be stored");
-    });
-  }
+}
+
+async function leave(deps: HandDeps, parts: ConnectParts, connection: AgentConnection): Promise<void> {
+  const { handAgentId, generation } = connection;
+  connection.end();
+  parts.connections.remove(connection);
+  await deps.store.handAgents.disconnect({ handAgentId, generation }).catch((error: unknown) => {
+    // Without a sign of life the row counts as offline soon anyway.
+    deps.logger.warn(
+      { handAgentId, generation, error: messageOf(error) },
+      "a disconnect could not be stored",
+    );
+  });
 }
 
 /** To those who can do something: in the log, the audit log, and to the process that is connected. None of it is waited for. */

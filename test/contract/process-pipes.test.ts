@@ -1,38 +1,12 @@
 /** The folder of named pipes is the hand's own: whatever it does there, later calls work. */
-import { chmodSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import { afterAll, describe, expect, it } from "vitest";
-import { ISOLATION_MODES, type IsolationMode } from "../../hand-agent/drivers/process/isolation.ts";
-import { ProcessDriver } from "../../hand-agent/drivers/process/process-driver.ts";
-import { TOOL_DEFINITIONS } from "../../hand-agent/tools/registry.ts";
-import { systemClock } from "../../kit/clock.ts";
-import { createLogger } from "../../kit/log.ts";
+import { describe, expect, it } from "vitest";
+import { ISOLATION_MODES } from "../../hand-agent/drivers/process/isolation.ts";
+import { makeProcessDriver, reasonsAgainstModes } from "../kit/process-modes.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
 
-const dirs: string[] = [];
-function makeDriver(isolation: IsolationMode): { driver: ProcessDriver; dataDir: string } {
-  const dataDir = mkdtempSync(join(tmpdir(), "tendon-driver-"));
-  chmodSync(dataDir, 0o711);
-  dirs.push(dataDir);
-  const driver = new ProcessDriver({
-    dataDir,
-    clock: systemClock,
-    log: createLogger("test", "silent"),
-    isolation,
-    tools: TOOL_DEFINITIONS,
-  });
-  return { driver, dataDir };
-}
-afterAll(() => {
-  for (const dir of dirs) rmSync(dir, { recursive: true, force: true });
-});
-
-const reasons = new Map<IsolationMode, string | undefined>();
-for (const mode of ISOLATION_MODES) {
-  const probe = await makeDriver(mode).driver.probe();
-  reasons.set(mode, probe.available ? undefined : probe.reason);
-}
+const reasons = await reasonsAgainstModes();
 
 for (const mode of ISOLATION_MODES) {
   describe.skipIf(reasons.get(mode))(`a hand by ${mode} that spoils its own pipes`, () => {
@@ -45,7 +19,7 @@ for (const mode of ISOLATION_MODES) {
       ],
       ["takes the rights from their folder", 'chmod 0 "$run"; rm -rf "$run" 2>&-'],
     ])("goes on working when it %s", async (_, spoil) => {
-      const { driver, dataDir } = makeDriver(mode);
+      const { driver, dataDir } = makeProcessDriver(mode);
       const hand = await driver.provision({ handId: "hand_pipes" });
       try {
         const { bash } = toolCaller(hand);
@@ -63,7 +37,7 @@ for (const mode of ISOLATION_MODES) {
     });
 
     it("names no file of the agent while something inside removes every pipe at once", async () => {
-      const { driver, dataDir } = makeDriver(mode);
+      const { driver, dataDir } = makeProcessDriver(mode);
       const hand = await driver.provision({ handId: "hand_pipes" });
       try {
         const { bash } = toolCaller(hand);

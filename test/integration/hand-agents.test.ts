@@ -1,30 +1,19 @@
 import { randomBytes } from "node:crypto";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { hashSecret } from "../../kit/sign/secrets.ts";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 import { runningCall } from "../kit/running-call.ts";
 import { textResult } from "../kit/scripted-hand-agent.ts";
 import { startTcpRelay } from "../kit/tcp-relay.ts";
+import { useHandRig } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
 let rig: HandRig;
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-beforeEach(async () => {
-  rig = new HandRig({ pool: database.pool() });
-  await rig.start();
-});
-afterEach(async () => {
-  await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
+const rigs = useHandRig((fresh) => {
+  rig = fresh;
 });
 
 describe("enrolment", () => {
@@ -241,9 +230,7 @@ describe("connections", () => {
     expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
     await agent.disconnect();
     await expect(agent.connect()).rejects.toMatchObject({ reason: "DRAINING" });
-    const next = new HandRig({ pool: database.pool() });
-    next.environmentId = rig.environmentId;
-    await next.start();
+    const next = await rigs.start();
     try {
       await agent.connect(next.url);
       let follows = false;
@@ -256,7 +243,6 @@ describe("connections", () => {
       expect([...agent.runs.values()]).toEqual([1]);
     } finally {
       await agent.disconnect();
-      await next.stop();
     }
   });
 });

@@ -1,27 +1,15 @@
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 import { type ScriptedCall, textResult } from "../kit/scripted-hand-agent.ts";
+import { useHandRig } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
 let rig: HandRig;
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-beforeEach(async () => {
-  rig = new HandRig({ pool: database.pool() });
-  await rig.start();
-});
-afterEach(async () => {
-  await rig.stop();
-  // Agents and hands of one test are no places for the next.
-  await database.pool().query("update hand_agents set revoked_at = now()");
-  await database.pool().query("update environments set is_default = false");
+useHandRig((fresh) => {
+  rig = fresh;
 });
 
 describe("a tool call", () => {

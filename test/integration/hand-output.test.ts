@@ -1,27 +1,19 @@
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { RING_BYTES } from "../../server/hand/live-execution.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 import { textResult } from "../kit/scripted-hand-agent.ts";
+import { useHandRig } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
 let rig: HandRig;
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-beforeEach(async () => {
-  rig = new HandRig({ pool: database.pool(), timing: { readerStallMs: 300 } });
-  await rig.start();
-});
-afterEach(async () => {
-  await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
-});
+useHandRig(
+  (fresh) => {
+    rig = fresh;
+  },
+  { timing: { readerStallMs: 300 } },
+);
 
 const FLOOD_BYTES = 32 * 1024 * 1024;
 

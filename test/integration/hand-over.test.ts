@@ -1,37 +1,27 @@
 /** Hands pass from session to session (H6): a scripted hand agent at a real hands area over a real database. */
-import { afterAll, afterEach, beforeAll, beforeEach, expect, test } from "vitest";
+import { beforeEach, expect, test } from "vitest";
 import { HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { standingOf } from "../../server/store/postgres/log-standing.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig, type RigSession } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig, RigSession } from "../kit/hand-rig.ts";
 import { type ScriptedHandAgent, textResult } from "../kit/scripted-hand-agent.ts";
+import { useHandRig } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
 let rig: HandRig;
 let agent: ScriptedHandAgent;
 let giver: RigSession;
 let taker: RigSession;
 let handId: string;
 
-beforeAll(async () => {
-  database = await createTestDatabase();
+useHandRig((fresh) => {
+  rig = fresh;
 });
-afterAll(() => database.drop());
 beforeEach(async () => {
-  rig = new HandRig({ pool: database.pool() });
-  await rig.start();
   agent = await rig.agent({ run: ({ handId: id, ownerNumber }) => textResult(`${id} ${ownerNumber}`) });
   await agent.connect();
   [giver, taker] = [await rig.session(), await rig.session()];
   handId = await provision(giver);
-});
-afterEach(async () => {
-  await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
-  await database.pool().query("update hands set state = 'released', destroy_pending = false");
 });
 
 let requests = 0;
@@ -133,9 +123,9 @@ test("it is refused while a call runs, to a slot that is taken, to archived, for
   const stale = giver.lease;
   await giver.takeOver();
   expect(await reasonOf(handOver({ lease: stale }))).toBe("LEASE_FENCED");
-  await database.pool().query("update sessions set archived_at = now() where session_id = $1", [taker.id]);
+  await rig.pool.query("update sessions set archived_at = now() where session_id = $1", [taker.id]);
   expect(await reasonOf(handOver())).toBe("SESSION_ARCHIVED");
-  await database.pool().query("update sessions set archived_at = null where session_id = $1", [taker.id]);
+  await rig.pool.query("update sessions set archived_at = null where session_id = $1", [taker.id]);
   await rig.admin.releaseHand({ handId });
   expect(await reasonOf(handOver())).toBe("HAND_RELEASED");
   expect([...(await payloads(giver)), ...(await payloads(taker))]).toEqual([]);
@@ -166,7 +156,7 @@ test("a call that was on its way when its hand was handed over does not run in t
 });
 
 test("a transaction that dies between the two logs leaves the hand with its owner, and one whose answer was lost with the other (H6)", async () => {
-  const holder = await database.pool().connect();
+  const holder = await rig.pool.connect();
   try {
     await holder.query("begin");
     // Both logs are written in the order of the sessions' ids: the later one is held, so it stops half-way.
@@ -178,14 +168,12 @@ test("a transaction that dies between the two logs leaves the hand with its owne
       () => "failed",
     );
     const waiting = await eventually(async () => {
-      const { rows } = await database
-        .pool()
-        .query<{ pid: number }>(
-          `select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%sessions%'`,
-        );
+      const { rows } = await rig.pool.query<{ pid: number }>(
+        `select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%sessions%'`,
+      );
       return rows[0]?.pid;
     });
-    await database.pool().query("select pg_terminate_backend($1)", [waiting]);
+    await rig.pool.query("select pg_terminate_backend($1)", [waiting]);
     await holder.query("rollback");
     // Whether it was tried again inside or not, there is one owner, and both logs agree.
     const outcome = await dying;
@@ -224,9 +212,7 @@ test("of many at once one wins, and every log tells of what happened to it", asy
 });
 
 test("a parked hand stays parked and is the new owner's; an agent that was away is told when it comes back", async () => {
-  await database
-    .pool()
-    .query("update hands set state = 'parked', parked_at = now() where hand_id = $1", [handId]);
+  await rig.pool.query("update hands set state = 'parked', parked_at = now() where hand_id = $1", [handId]);
   agent.parked.add(handId);
   await agent.disconnect();
   const { hand } = await rig.client.handOver({ requestId: nextRequest(), handId, toSessionId: taker.id });
@@ -252,7 +238,7 @@ test("a hand from outside sessions is given to one, with its files, and is the s
   await rig.client.handOver(request);
   expect((await payloads(taker))[0]).not.toHaveProperty("from_session_id");
   expect(await call(taker, "given")).toContain(`${hand!.id} 2`);
-  await database.pool().query("update sessions set archived_at = now() where session_id = $1", [taker.id]);
+  await rig.pool.query("update sessions set archived_at = now() where session_id = $1", [taker.id]);
   await eventually(
     async () => (await rig.client.getHand({ handId: hand!.id })).hand!.state === HandState.RELEASED,
   );
@@ -260,8 +246,8 @@ test("a hand from outside sessions is given to one, with its files, and is the s
 
 test("a hand that was given away is none of those that a copy of the log would miss", async () => {
   await handOver({ toSlot: "x" });
-  expect((await standingOf(database.pool(), giver.id)).liveHands).toEqual([]);
-  expect((await standingOf(database.pool(), taker.id)).liveHands).toEqual([{ handId, slot: "x" }]);
+  expect((await standingOf(rig.pool, giver.id)).liveHands).toEqual([]);
+  expect((await standingOf(rig.pool, taker.id)).liveHands).toEqual([{ handId, slot: "x" }]);
 });
 
 test("several named hands of one session are told apart, and each call goes to its own", async () => {

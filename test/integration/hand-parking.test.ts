@@ -1,40 +1,21 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { HandTiming } from "../../server/hand/timing.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig, type RigSession } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig, RigSession } from "../kit/hand-rig.ts";
 import {
   DEFAULT_TOOLS,
   type ScriptedAgentOptions,
   type ScriptedHandAgent,
   textResult,
 } from "../kit/scripted-hand-agent.ts";
+import { useHandRigs } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
-const rigs: HandRig[] = [];
+const rigs = useHandRigs();
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
-  await database.pool().query("update hands set state = 'released', destroy_pending = false");
-});
-
-async function startRig(timing: Partial<HandTiming> = {}): Promise<HandRig> {
-  const rig = new HandRig({
-    pool: database.pool(),
-    timing: { parkEveryMs: 50, spareUnusedMs: 50, ...timing },
-  });
-  rig.environmentId = rigs[0]?.environmentId ?? "";
-  await rig.start();
-  rigs.push(rig);
-  return rig;
+function startRig(timing: Partial<HandTiming> = {}): Promise<HandRig> {
+  return rigs.start({ timing: { parkEveryMs: 50, spareUnusedMs: 50, ...timing } });
 }
 
 /** An agent with files of its own for each hand: `write` keeps the text, `read` gives it back. */
@@ -161,7 +142,9 @@ describe("a hand that is not used", () => {
     for (const session of sessions) await call(first, session);
     for (const session of sessions) await eventually(async () => (await parkedOf(session)).length > 0);
     for (const session of sessions) expect(await parkedOf(session)).toHaveLength(1);
-    expect(agent.heard.filter(({ case: kind }) => kind === "park")).toHaveLength(3);
+    // A look that began before the first was over may ask once more; that changes nothing.
+    const asked = agent.heard.flatMap((kind) => (kind.case === "park" ? [kind.value.handId] : []));
+    expect(new Set(asked).size).toBe(3);
   });
 });
 

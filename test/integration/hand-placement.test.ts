@@ -1,30 +1,19 @@
 /** Where hands are made, how many there may be, and how they are given back. */
 import { randomBytes } from "node:crypto";
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, describe, expect, test } from "vitest";
 import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { BUILTIN_TOOLS } from "../../server/hand/builtin-tools.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandRig } from "../kit/hand-rig.ts";
 import { runningCall } from "../kit/running-call.ts";
 import { DEFAULT_TOOLS, textResult } from "../kit/scripted-hand-agent.ts";
+import { useHandRig } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
 let rig: HandRig;
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-beforeEach(async () => {
-  rig = new HandRig({ pool: database.pool() });
-  await rig.start();
-});
-afterEach(async () => {
-  await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
+useHandRig((fresh) => {
+  rig = fresh;
 });
 
 describe("placement", () => {
@@ -139,7 +128,6 @@ describe("a workspace's limit of hands", () => {
   test("refuses what is beyond it with the reason, also of many at once, and counts parked hands", async () => {
     const agent = await rig.agent({ greeting: { capacityHands: 100 } });
     await agent.connect();
-    await rig.pool.query("update hands set state = 'released' where workspace_id = $1", [rig.workspaceId]);
     await limit(2);
     const asked = await Promise.allSettled(Array.from({ length: 6 }, provision));
     const made = asked.flatMap((one) => (one.status === "fulfilled" ? [one.value.hand!.id] : []));
@@ -156,7 +144,6 @@ describe("a workspace's limit of hands", () => {
   test("answers the call of a brain with one result that says so, and leaves the hands that are there alone (X3)", async () => {
     const agent = await rig.agent();
     await agent.connect();
-    await rig.pool.query("update hands set state = 'released' where workspace_id = $1", [rig.workspaceId]);
     const first = await rig.session();
     await collect(rig.harness.execute(await first.toolUse("echo", { text: "1" })));
     await limit(1);

@@ -1,33 +1,14 @@
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { HandTiming } from "../../server/hand/timing.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import { HandRig } from "../kit/hand-rig.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { textResult } from "../kit/scripted-hand-agent.ts";
+import { useHandRigs } from "../kit/use-hand-rig.ts";
 
-let database: TestDatabase;
-const rigs: HandRig[] = [];
+const rigs = useHandRigs();
 
-beforeAll(async () => {
-  database = await createTestDatabase();
-});
-afterAll(() => database.drop());
-afterEach(async () => {
-  for (const rig of rigs.splice(0)) await rig.stop();
-  await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
-  await database.pool().query("update environments set is_default = false");
-  await database.pool().query("update hands set state = 'released' where state <> 'lost'");
-});
-
-async function startRig(timing: Partial<HandTiming> = {}): Promise<HandRig> {
-  const rig = new HandRig({ pool: database.pool(), timing });
-  rig.environmentId = rigs[0]?.environmentId ?? "";
-  await rig.start();
-  rigs.push(rig);
-  return rig;
-}
+const startRig = (timing: Partial<HandTiming> = {}) => rigs.start({ timing });
 
 describe("what nobody else notices", () => {
   test("an execution whose agent stays away is unknown after its bound, without any caller (X3)", async () => {

@@ -6,7 +6,6 @@
  * when those are gone the hand is. Nothing of the container itself is kept: its root is read-only.
  */
 import { randomBytes } from "node:crypto";
-import { resolve } from "node:path";
 import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
@@ -22,6 +21,7 @@ import {
   type ProbeResult,
   type ToolDefinition,
 } from "../driver.ts";
+import { putResources } from "../put-resources.ts";
 import { checkDockerSpec, handIdOf, recipeOf } from "./check-spec.ts";
 import { ContainerMaker, type RunningContainer } from "./container-maker.ts";
 import { DockerHand } from "./docker-hand.ts";
@@ -136,7 +136,7 @@ export class DockerDriver implements Driver {
       }
       try {
         const hand = await this.create(spec, signal);
-        await this.putResources(hand, spec, signal);
+        await putResources(hand, spec, signal);
         signal?.throwIfAborted();
         return hand;
       } catch (error) {
@@ -289,16 +289,6 @@ export class DockerDriver implements Driver {
       clock,
       log,
     });
-  }
-
-  private async putResources(hand: Hand, spec: HandSpec, signal: AbortSignal | undefined): Promise<void> {
-    for (const { path, content, mode } of spec.resources ?? []) {
-      const bytes = typeof content === "string" ? Buffer.from(content) : content;
-      await hand.writeFile(resolve(hand.workdir, path), bytes, {
-        ...(mode === undefined ? {} : { mode }),
-        ...(signal === undefined ? {} : { signal }),
-      });
-    }
   }
 
   private async removeLeftovers(handId: string): Promise<void> {

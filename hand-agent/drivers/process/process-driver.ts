@@ -23,6 +23,7 @@ import {
   type ProbeResult,
   type ToolDefinition,
 } from "../driver.ts";
+import { putResources } from "../put-resources.ts";
 import { checkSpec, HAND_ID, handIdOf } from "./check-spec.ts";
 import {
   findHandDirs,
@@ -119,7 +120,7 @@ export class ProcessDriver implements Driver {
         checkNetwork(network, way.mode);
         const { env = {}, mounts } = spec;
         const hand = await this.create(spec.handId, way, { env, network, mounts }, signal);
-        await this.putResources(hand, spec, signal);
+        await putResources(hand, spec, signal);
         return hand;
       } catch (error) {
         await this.removeLeftovers(spec.handId);
@@ -352,16 +353,6 @@ export class ProcessDriver implements Driver {
       TERM: "dumb",
       TMPDIR: hasPidNamespace(mode) ? "/tmp" : dirs.tmp,
     };
-  }
-
-  private async putResources(hand: Hand, spec: HandSpec, signal: AbortSignal | undefined): Promise<void> {
-    for (const { path, content, mode } of spec.resources ?? []) {
-      const bytes = typeof content === "string" ? Buffer.from(content) : content;
-      await hand.writeFile(resolve(hand.workdir, path), bytes, {
-        ...(mode === undefined ? {} : { mode }),
-        ...(signal === undefined ? {} : { signal }),
-      });
-    }
   }
 
   private async removeLeftovers(handId: string): Promise<DestroyReport> {
