@@ -227,9 +227,9 @@ function checkIsolation(known: Known, local: LocalAgent | undefined): Check {
 /** Of this machine; those of other hand agents say it themselves, when they are asked with --doctor. */
 function checkLimitedNetwork(local: LocalAgent): Check {
   const { noLimitedNetwork: reason } = local;
-  if (reason === "") return ok("limited network", "hands made here can be limited to named hosts");
+  if (reason === "") return ok("network", "hands made here can be limited to named hosts");
   const detail = `hands made here cannot be limited to named hosts: ${reason}`;
-  return warn("limited network", detail, "see docs/networking.md, What it needs");
+  return warn("network", detail, "see docs/networking.md, What it needs");
 }
 
 function checkProxy(known: Known): Check {

@@ -80,6 +80,43 @@ describe("definitions", () => {
     expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
   }, 60_000);
 
+  test("a memory store's texts are written, listed, read as they are, and its versions told", async () => {
+    const { id } = await json("memory", "create", "--name", "Team notes");
+    await json("memory", "put", "Team notes", "/build/how.md", "use make");
+    const put = await json<{ content_sha256: string }>("memory", "put", id, "/build/how.md", "use just");
+    const stale = ["memory", "put", id, "/build/how.md", "x", "--if-sha256", "0".repeat(64)];
+    expect(await installation.tendon(stale)).toMatchObject({ code: 1 });
+    expect((await installation.tendon(["memory", "get", "Team notes", "/build/how.md"])).stdout).toBe(
+      "use just",
+    );
+    expect((await installation.tendon(["memory", "list", id])).stdout).toContain("/build/");
+    const { memory_versions } = await json<{ memory_versions: object[] }>(
+      "memory",
+      "versions",
+      id,
+      "/build/how.md",
+    );
+    expect(memory_versions).toMatchObject([
+      { operation: "MEMORY_OPERATION_MODIFIED", content_sha256: put.content_sha256 },
+      { operation: "MEMORY_OPERATION_CREATED" },
+    ]);
+    const session = await json<{ resources: object[] }>(
+      "session",
+      "create",
+      "--memory-read-only",
+      "Team notes",
+    );
+    expect(session.resources).toMatchObject([
+      {
+        memory_store: {
+          memory_store_id: id,
+          access: "MEMORY_ACCESS_READ_ONLY",
+          mount_path: "/mnt/memory/team-notes",
+        },
+      },
+    ]);
+  }, 60_000);
+
   test("a name that one agent has stands for its id, a name of several does not", async () => {
     const { id } = await json("agent", "create", "--name", "twin");
     const create = (agent: string) => installation.tendon(["session", "create", "--json", "--agent", agent]);
@@ -304,6 +341,7 @@ describe("doctor", () => {
       "model",
       "hands",
       "isolation",
+      "network",
       "proxy",
     ]);
   });
