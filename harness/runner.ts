@@ -45,6 +45,7 @@ import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy
 import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { SessionView } from "./session-view.ts";
+import { SpeculativeHands } from "./speculative-hands.ts";
 import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
 import { TurnTrace } from "./turn-trace.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
@@ -90,6 +91,7 @@ export class Runner {
   private readonly catalogue: ToolCatalogue;
   private readonly writer: LogWriter;
   private readonly callRunner: CallRunner;
+  private readonly speculation: SpeculativeHands;
   private readonly feed: PreviewFeed;
   private readonly newId: () => string;
   private readonly trace: TurnTrace;
@@ -126,6 +128,13 @@ export class Runner {
       clock,
       log: options.log,
       trace: this.trace,
+    });
+    this.speculation = new SpeculativeHands({
+      hands: server.hands,
+      lease,
+      view: this.view,
+      catalogue: this.catalogue,
+      log: options.log,
     });
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
   }
@@ -267,7 +276,7 @@ export class Runner {
       held: lease.signal,
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
-      callBegan: () => {},
+      callBegan: (eventId: string, modelName: string) => this.speculation.callBegan(eventId, modelName),
     };
     return this.trace.modelRequest(loop.model(turn.agent), () =>
       this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal)),

@@ -104,6 +104,8 @@ export interface SessionState {
   listCostNanoUsd: number;
   /** Requests whose model has no price. */
   unpricedRequests: number;
+  /** Slots that have a hand, or had one that somebody may have used. */
+  readonly handSlots: Set<string>;
 }
 
 export function newSessionState(): SessionState {
@@ -133,6 +135,7 @@ export function newSessionState(): SessionState {
     modelRequests: 0,
     listCostNanoUsd: 0,
     unpricedRequests: 0,
+    handSlots: new Set(),
   };
 }
 
@@ -208,10 +211,20 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.status = "terminated";
   },
   "session.status_idle": rest,
+  "hand.provisioned": seeHand,
+  "hand.handed_over": seeHand,
+  "hand.released": (state, event) => {
+    const { slot, unused } = payloadOf(event);
+    if (unused === true) state.handSlots.delete(stringOf(slot));
+  },
   "session.updated": (state, event) => {
     if (payloadOf(event).budget !== undefined) state.atBudget = false;
   },
 };
+
+function seeHand(state: SessionState, event: Event): void {
+  state.handSlots.add(stringOf(payloadOf(event).slot));
+}
 
 function inputOf(event: Event): WaitingInput {
   const { id, position, type, traceParent } = event;

@@ -269,6 +269,7 @@ export class Executor implements HandLinkParts {
       noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: call.answersToolUse ? call.executionId : undefined,
       declaredSlotsOnly: order.declaredSlotsOnly,
+      speculative: false,
     });
     if (opened.kind === "not_declared") return { failure: failureResult(noHandInSlot(call.slot)) };
     if (opened.kind === "too_many") return { failure: failureResult(tooManyHands(opened.most)) };

@@ -50,16 +50,22 @@ export class HandEndings {
     this.links.changed();
   }
 
-  /** Gives the hand back; waits a while for its agent to confirm. */
-  async release(hand: HandRecord, why: string, lease: LeaseClaim | undefined): Promise<HandRecord> {
+  /** Gives the hand back, with `onlyUnused` only while it is a guess that nothing has used; waits a while for its agent to confirm. */
+  async release(
+    hand: HandRecord,
+    why: string,
+    lease: LeaseClaim | undefined,
+    { onlyUnused = false } = {},
+  ): Promise<HandRecord> {
     const detail = hand.handAgentId === undefined ? why : `${why}; its agent removes the workspace`;
     const change = await this.deps.store.hands.end({
       handId: hand.handId,
       state: "released",
       stateDetail: detail,
       destroyPending: true,
-      event: releasedEvent(hand, why),
+      event: releasedEvent(hand, why, onlyUnused),
       lease,
+      onlyUnused,
     });
     if (change === undefined) return (await this.deps.store.hands.find(hand.handId)) ?? hand;
     this.conclusions.announce(change.advance);

@@ -21,8 +21,9 @@ export function parkedEvent(hand: HandRecord, detail: string): HandEvent {
   return eventOf("hand.parked", { hand_id: hand.handId, slot: hand.slot, detail });
 }
 
-export function releasedEvent(hand: HandRecord, detail: string): HandEvent {
-  return eventOf("hand.released", { hand_id: hand.handId, slot: hand.slot, detail });
+export function releasedEvent(hand: HandRecord, detail: string, unused: boolean): HandEvent {
+  const more = unused ? { unused } : {};
+  return eventOf("hand.released", { hand_id: hand.handId, slot: hand.slot, detail, ...more });
 }
 
 /** For the log of the session that has given the hand away: it has none in the slot any more. */

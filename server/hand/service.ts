@@ -79,6 +79,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       noticeAfterHandOver: NOTICE_AFTER_HAND_OVER,
       toolUseId: undefined,
       declaredSlotsOnly: false,
+      speculative: request.speculative,
     });
     if (opened.kind === "not_declared") throw new Error("no slot was to be refused");
     if (opened.kind === "too_many")

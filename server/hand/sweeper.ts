@@ -88,6 +88,7 @@ export class Sweeper implements Service {
       this.releaseLongParked(),
     );
     await this.attempt("old hands could not be released", () => this.releaseAged());
+    await this.attempt("hands that were made in vain could not be released", () => this.releaseUnused());
     await this.attempt("unowned hands could not be named", () => this.nameUnowned());
   }
 
@@ -241,6 +242,14 @@ export class Sweeper implements Service {
         return this.parts.endings.release(hand, why, undefined);
       }),
     );
+  }
+
+  /** H4: made because a model had begun a call; its turn is over, and nothing has used them. */
+  private async releaseUnused(): Promise<void> {
+    const unused = await this.deps.store.hands.guessedInVain(RELEASE_BATCH);
+    const why = "it was made ahead of a call that did not come";
+    const release = this.parts.endings.release.bind(this.parts.endings);
+    await Promise.all(unused.map((hand) => release(hand, why, undefined, { onlyUnused: true })));
   }
 
   private async nameUnowned(): Promise<void> {

@@ -59,6 +59,8 @@ export interface OpenHandRequest {
   readonly toolUseId: string | undefined;
   /** A slot that is neither the default one nor declared by its session gets no new hand. */
   readonly declaredSlotsOnly: boolean;
+  /** Only a guess: a new hand that nothing uses is given back (H4). */
+  readonly speculative: boolean;
 }
 
 export type OpenedHand =
@@ -116,6 +118,8 @@ export interface HandStore {
     destroyPending: boolean;
     event: HandEvent | undefined;
     lease?: LeaseClaim | undefined;
+    /** Only while it is a ready one that was a guess and that nothing has used. */
+    onlyUnused?: boolean;
   }): Promise<HandChange | undefined>;
   /**
    * Somebody begins to work on the hand as its owner or, with an event, as an operator: it counts as used, and its
@@ -143,6 +147,8 @@ export interface HandStore {
   undestroyed(handAgentIds: readonly string[], limit: number): Promise<HandRecord[]>;
   /** Living hands of the session. */
   ofSession(sessionId: string): Promise<HandRecord[]>;
+  /** Ready hands that were only a guess, that nothing has used, and whose sessions rest at the end of a turn; at most `limit`. */
+  guessedInVain(limit: number): Promise<HandRecord[]>;
   /** Which of these ids are hands of ours. */
   known(handIds: readonly string[]): Promise<Set<string>>;
   /** Hands that wait for something that may never come, at most `limit`. */

@@ -12,6 +12,7 @@ import { memory } from "./0010-memory.ts";
 import { threads } from "./0011-threads.ts";
 import { traces } from "./0012-traces.ts";
 import { vaults } from "./0013-vaults.ts";
+import { speculativeHands } from "./0014-speculative-hands.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -30,4 +31,5 @@ export const migrations: readonly Migration[] = [
   threads,
   traces,
   vaults,
+  speculativeHands,
 ];

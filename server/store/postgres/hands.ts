@@ -122,10 +122,11 @@ function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "dest
           advance: advance?.advance,
         };
       }),
-    end: ({ handId, state, stateDetail, destroyPending, event, lease }) =>
+    end: ({ handId, state, stateDetail, destroyPending, event, lease, onlyUnused }) =>
       inTransaction(pool, async (transaction) => {
         const hand = await lockHand(transaction, handId, lease);
         if (hand === undefined || hand.state === "lost" || hand.state === "released") return undefined;
+        if (onlyUnused && !(await isGuess(transaction, handId))) return undefined;
         // A hand that was never ready was never told of.
         const entry =
           event && hand.state !== "provisioning" ? await tell(transaction, hand, event) : undefined;
@@ -149,8 +150,32 @@ function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "dest
   };
 }
 
-function lists(pool: Pool): Pick<HandStore, "ofAgent" | "undestroyed" | "ofSession" | "known" | "stale"> {
+/** Nothing has used it, and nobody but a guess has asked for it. */
+const GUESS = "speculative and state = 'ready' and last_used_at is null";
+
+/** Of a hand that is locked. */
+async function isGuess(transaction: Transaction, handId: string): Promise<boolean> {
+  const { rowCount } = await transaction.query(`select 1 from hands where hand_id = $1 and ${GUESS}`, [
+    handId,
+  ]);
+  return rowCount === 1;
+}
+
+function lists(
+  pool: Pool,
+): Pick<HandStore, "ofAgent" | "undestroyed" | "ofSession" | "guessedInVain" | "known" | "stale"> {
   return {
+    async guessedInVain(limit) {
+      // A turn that waits for a client goes on: its calls may come to need the hand.
+      const { rows } = await pool.query<HandRow>(
+        `select ${HAND_COLUMNS} from hands where ${GUESS} and exists (select from sessions s
+           where s.session_id = hands.session_id and s.status in ('idle', 'terminated')
+             and s.stop_reason <> 'requires_action')
+         order by created_at limit $1`,
+        [limit],
+      );
+      return rows.map(toHand);
+    },
     async ofAgent(handAgentId) {
       const { rows } = await pool.query<HandRow>(
         `select ${HAND_COLUMNS} from hands where hand_agent_id = $1 and (${LIVING_HANDS} or destroy_pending)

@@ -22,8 +22,10 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
       throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
     }
     const newest = await newestOfSlot(transaction, sessionId, request.slot);
-    if (newest !== undefined && isLiving(newest))
+    if (newest !== undefined && isLiving(newest)) {
+      if (!request.speculative) await keep(transaction, newest.hand_id);
       return { kind: "hand", hand: toHand(newest), created: false };
+    }
     if (newest?.state === "lost") {
       if (!(await lossWasTold(transaction, request, newest.lost_position))) {
         return { kind: "loss_not_told", hand: toHand(newest) };
@@ -44,8 +46,8 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
   if (most !== undefined) return { kind: "too_many", most };
   const { rows } = await transaction.query<HandRow>(
     `insert into hands (hand_id, workspace_id, session_id, slot, environment_id, environment, resources, request_id, state,
-       of_session, notice, idle_timeout_ms, keep_parked_ms, max_age_ms)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10, $11, $12, $13) returning ${HAND_COLUMNS}`,
+       of_session, notice, idle_timeout_ms, keep_parked_ms, max_age_ms, speculative)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, 'provisioning', $9, $10, $11, $12, $13, $14) returning ${HAND_COLUMNS}`,
     [
       newId("hand"),
       request.workspaceId,
@@ -58,6 +60,7 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
       sessionId !== undefined,
       notice,
       ...boundsOf(environment.spec),
+      request.speculative && sessionId !== undefined,
     ],
   );
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
@@ -80,6 +83,13 @@ async function ofOwner(transaction: Transaction, request: OpenHandRequest): Prom
     throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
   }
   return { ...request, sessionId: owner, lease: undefined };
+}
+
+/** Somebody asked for it: it is no guess any more. */
+async function keep(transaction: Transaction, handId: string): Promise<void> {
+  await transaction.query("update hands set speculative = false where hand_id = $1 and speculative", [
+    handId,
+  ]);
 }
 
 /** How many hands the workspace may have, when it has them. One at a time where there is a limit, so that two at once do not get past it. */

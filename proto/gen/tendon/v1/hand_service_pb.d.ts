@@ -59,6 +59,14 @@ export declare type ProvisionRequest = Message<"tendon.v1.ProvisionRequest"> & {
    * @generated from field: tendon.v1.LeaseProof lease = 6;
    */
   lease?: LeaseProof | undefined;
+
+  /**
+   * Nobody has asked for the hand yet: it is released when its session rests at the end of a turn and nothing has used it.
+   * A hand that is there already, or that somebody else asks for meanwhile, is kept.
+   *
+   * @generated from field: bool speculative = 7;
+   */
+  speculative: boolean;
 };
 
 /**
