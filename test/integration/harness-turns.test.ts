@@ -1,4 +1,5 @@
 import { afterEach, describe, expect, it } from "vitest";
+import { traceOfEvent } from "../../kit/trace.ts";
 import { type AgentSpec, Permission, QueuedMessages, Verdict } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import {
@@ -53,8 +54,9 @@ describe("a turn", () => {
       "session.usage",
       "session.status_idle",
     ]);
+    const first = session.events[0]!.id;
     expect(session.payloads("brain.inputs_consumed")).toEqual([
-      { event_ids: [session.events[0]!.id], turn: 1 },
+      { event_ids: [first], turn: 1, trace_id: traceOfEvent(first).traceId },
     ]);
     expect(session.payloads("session.status_idle")).toEqual([
       { stop_reason: { type: "end_turn" }, stop_details: null },
