@@ -80,7 +80,10 @@ export function createParts({ config, keys, connection, port, clock, log }: Part
       listeners.stop();
       outbound.close();
     },
-    welcomed: ({ ownUrls }) => void listeners.add(ownUrls.filter((url) => URL.canParse(url))),
+    welcomed({ ownUrls, sealingKeyId }) {
+      opener.sealTo(sealingKeyId);
+      void listeners.add(ownUrls.filter((url) => URL.canParse(url)));
+    },
   };
 }
 

@@ -38,10 +38,12 @@ type PrivateKey = Awaited<ReturnType<typeof importJWK>>;
 
 export class Opener {
   private readonly keys: SealingKeys;
+  private sealingKey: SealingKeyPair;
   private readonly imported = new Map<string, Promise<PrivateKey>>();
 
   constructor(keys: SealingKeys) {
     this.keys = keys;
+    this.sealingKey = keys[0];
   }
 
   /** Throws a CredentialRefusal. */
@@ -62,12 +64,17 @@ export class Opener {
     return { ...names, use, secret };
   }
 
-  /** Sealed to the newest key. */
+  /** The key to seal to from now on; one that is not here leaves it at the newest. */
+  sealTo(keyId: string): void {
+    this.sealingKey = this.keys.find((key) => key.keyId === keyId) ?? this.keys[0];
+  }
+
+  /** Sealed to the key that all proxies have, as far as that is known. */
   async seal({ workspaceId, vaultId, credentialId, use, secret }: Opened): Promise<string> {
     const names = { workspaceId, vaultId, credentialId };
     const content = create(SealedContentSchema, { version: SEALED_VERSION, ...names, use, secret });
     try {
-      return await sealContent(this.keys[0], content);
+      return await sealContent(this.sealingKey, content);
     } catch (error) {
       if (error instanceof SealError) throw new CredentialRefusal("INVALID_FIELD", error.message);
       throw error;

@@ -1,4 +1,5 @@
 /** What the other areas may ask of the part that knows proxies. */
+import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type {
   AskReseal,
   AskValidate,
@@ -30,6 +31,8 @@ export interface ProxyDirectory {
   ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
   /** The same for those of this replica alone; for other replicas. */
   askHere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
+  /** The key that secrets are sealed to now; undefined while no proxy has ever published one. */
+  currentSealingKey(): Promise<PublicSealingKey | undefined>;
   /** Public keys that the proxies of this replica want secrets sealed to: one list a proxy, its newest key first. */
   sealingKeys(): readonly (readonly SealingKey[])[];
 }

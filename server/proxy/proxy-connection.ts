@@ -37,6 +37,8 @@ export class ProxyConnection {
   sessionTokenKeys = "";
   /** The installation's own URLs, as it was told them last. */
   ownUrls = "";
+  /** The key to seal to that it was told last. */
+  sealingKeyId = "";
   private readonly asked = new Map<string, Waiting>();
   readonly outbox = new Outbox<Outgoing>(MAX_QUEUED);
   private lastHeardMs: number;
@@ -51,9 +53,12 @@ export class ProxyConnection {
   }
 
   /** Comes first, and again whenever the keys have changed. */
-  welcome(welcome: ProxyWelcomeInit & { sessionTokenKeys: string; ownUrls: string[] }): void {
+  welcome(
+    welcome: ProxyWelcomeInit & { sessionTokenKeys: string; ownUrls: string[]; sealingKeyId: string },
+  ): void {
     this.sessionTokenKeys = welcome.sessionTokenKeys;
     this.ownUrls = welcome.ownUrls.join(" ");
+    this.sealingKeyId = welcome.sealingKeyId;
     this.outbox.push({ kind: { case: "welcome", value: welcome } });
   }
 

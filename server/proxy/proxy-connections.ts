@@ -4,15 +4,17 @@ import type { Clock } from "../../kit/clock.ts";
 import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type { ProxyAnswer, SealingKey } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Peers } from "../ports/peers.ts";
 import type { AskOptions, ProxyAsk, ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import type { ProxyConnection } from "./proxy-connection.ts";
+import { chooseKey } from "./sealing-key-choice.ts";
 
 export interface ProxyConnectionsDeps {
-  readonly replicas: Pick<ReplicaStore, "proxyUrls">;
+  readonly replicas: Pick<ReplicaStore, "proxyUrls" | "sealingKeys">;
   /** The other replicas, some of which may have proxies. */
   readonly peers: () => Pick<Peers, "askProxy">;
   readonly sessionTokens: Pick<SessionTokens, "publicKeys">;
@@ -36,6 +38,7 @@ export class ProxyConnections implements ProxyDirectory, Service {
   /** Other replicas to which proxies are connected. */
   private holders: readonly string[] = [];
   private ownUrls: readonly string[] = [];
+  private sealingKeyId = "";
   private stopLooking: (() => void) | undefined;
   private next = 0;
 
@@ -60,9 +63,12 @@ export class ProxyConnections implements ProxyDirectory, Service {
   /** Welcomes a proxy. A newer connection of the same proxy replaces an older one. */
   async add(connection: ProxyConnection): Promise<void> {
     const [keys] = await Promise.all([this.deps.sessionTokens.publicKeys(), this.readUrls()]);
-    this.welcome(connection, keys);
     for (const old of this.open) if (old.instanceId === connection.instanceId) old.end();
     this.open.add(connection);
+    // With it among them: a key that it does not have is none for the others from now on.
+    this.sealingKeyId = (await this.currentSealingKey())?.keyId ?? "";
+    this.welcome(connection, keys);
+    this.tellWhatIsNew(keys);
   }
 
   /** False when a newer connection of the same proxy is there. */
@@ -95,6 +101,10 @@ export class ProxyConnections implements ProxyDirectory, Service {
     return [...this.open].map(({ sealingKeys }) => sealingKeys);
   }
 
+  async currentSealingKey(): Promise<PublicSealingKey | undefined> {
+    return chooseKey({ here: this.sealingKeys(), ...(await this.deps.replicas.sealingKeys()) });
+  }
+
   forgetSession(sessionId: string): void {
     for (const connection of this.open) connection.forgetSession(sessionId);
   }
@@ -103,11 +113,18 @@ export class ProxyConnections implements ProxyDirectory, Service {
     for (const connection of this.open) connection.drain(graceMs);
   }
 
-  /** A replica that came later signs with a key that the proxies do not know yet. */
-  private async tellNewKeys(): Promise<void> {
+  /** A replica that came later signs with a key that the proxies do not know yet; proxies come and go. */
+  private async tellNews(): Promise<void> {
     const keys = await this.deps.sessionTokens.publicKeys();
+    this.sealingKeyId = (await this.currentSealingKey())?.keyId ?? "";
+    this.tellWhatIsNew(keys);
+  }
+
+  private tellWhatIsNew(keys: string): void {
     for (const connection of this.open) {
-      const isNew = connection.sessionTokenKeys !== keys || connection.ownUrls !== this.ownUrls.join(" ");
+      const { sessionTokenKeys, ownUrls, sealingKeyId } = connection;
+      const isNew =
+        sessionTokenKeys !== keys || ownUrls !== this.ownUrls.join(" ") || sealingKeyId !== this.sealingKeyId;
       if (isNew) this.welcome(connection, keys);
     }
   }
@@ -141,13 +158,14 @@ export class ProxyConnections implements ProxyDirectory, Service {
       heartbeatTimeout: durationFromMs(HEARTBEAT_TIMEOUT_MS),
       sessionTokenKeys,
       ownUrls: [...this.ownUrls],
+      sealingKeyId: this.sealingKeyId,
     });
   }
 
   private async look(): Promise<void> {
     try {
       await this.readUrls();
-      if (this.open.size > 0) await this.tellNewKeys();
+      if (this.open.size > 0) await this.tellNews();
     } catch (error) {
       this.deps.log.debug({ error: messageOf(error) }, "the other replicas' proxies could not be read");
     }

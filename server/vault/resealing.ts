@@ -22,7 +22,7 @@ export interface ResealingDeps {
   readonly log: Logger;
 }
 
-const EVERY_MS = 5_000;
+const EVERY_MS = 2_000;
 const BATCH = 20;
 /** Credentials that a proxy refused to seal anew, and for how long they are left alone. */
 const MAX_REFUSED = 1_000;

@@ -18,7 +18,7 @@ import type { SealedText } from "../store/credentials.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 
 export interface SealingDeps {
-  readonly proxies: Pick<ProxyDirectory, "sealingKeys">;
+  readonly proxies: Pick<ProxyDirectory, "currentSealingKey" | "sealingKeys">;
   readonly replicas: Pick<ReplicaStore, "sealingKeys">;
 }
 
@@ -38,9 +38,7 @@ export class Sealing {
 
   /** The key that secrets are sealed to now. NOT_CONFIGURED while no proxy has published one. */
   async currentKey(): Promise<PublicSealingKey> {
-    const { connected, published } = await this.deps.replicas.sealingKeys();
-    const here = this.deps.proxies.sealingKeys();
-    const found = chooseKey({ here, connected, published });
+    const found = await this.deps.proxies.currentSealingKey();
     if (found !== undefined) return found;
     throw new TendonError(
       "NOT_CONFIGURED",
@@ -71,22 +69,4 @@ export class Sealing {
       );
     }
   }
-}
-
-/**
- * The newest key that every connected proxy can open with; where there is none, the newest of one of them; where none is
- * connected, the newest that was published. What proxies that are connected here have said themselves is believed first:
- * it came over their own connection and not from a table.
- */
-export function chooseKey(known: {
-  readonly here: readonly (readonly PublicSealingKey[])[];
-  readonly connected: readonly (readonly string[])[];
-  readonly published: readonly PublicSealingKey[];
-}): PublicSealingKey | undefined {
-  const { here, connected, published } = known;
-  const ids = [...here.map((keys) => keys.map(({ keyId }) => keyId)), ...connected];
-  const said = here.flat();
-  const candidates = said.length > 0 ? said : published.filter(({ keyId }) => ids.flat().includes(keyId));
-  const ofAll = candidates.find(({ keyId }) => ids.every((list) => list.includes(keyId)));
-  return ofAll ?? candidates[0] ?? published[0];
 }

@@ -9,6 +9,7 @@ import { eventually } from "../kit/eventually.ts";
 import { trials } from "../kit/fault-trials.ts";
 import { type OauthSide, startOauthSide } from "../kit/oauth-side.ts";
 import { type RunningProgram, startProgram } from "../kit/program.ts";
+import { readProc } from "../kit/start-process.ts";
 import { startVaultRig, type VaultRig } from "../kit/vault-rig.ts";
 
 const PROXIES = 3;
@@ -18,6 +19,7 @@ const UNARMED = "";
 let rig: VaultRig;
 let far: OauthSide;
 const running = new Set<RunningProgram>();
+const all: RunningProgram[] = [];
 
 beforeAll(async () => {
   rig = await startVaultRig();
@@ -38,6 +40,7 @@ function startProxy(failpoints: string): RunningProgram {
     ...(failpoints !== UNARMED && { TENDON_FAILPOINTS: failpoints }),
   });
   running.add(proxy);
+  all.push(proxy);
   return proxy;
 }
 
@@ -77,6 +80,12 @@ async function withDyingProxies<T>(
     return { value, deaths };
   } finally {
     isOver = true;
+    // R22, as far as it goes here: what the endpoint gave stands in no argument, environment or log of a proxy.
+    for (const { pid } of running) {
+      const known = readProc(pid, "cmdline") + readProc(pid, "environ");
+      expect(far.secrets.filter((secret) => known.includes(secret))).toEqual([]);
+    }
+    for (const proxy of all) expect(far.secrets.filter((secret) => proxy.log().includes(secret))).toEqual([]);
     const ends = await Promise.all([...running].map((proxy) => proxy.end("SIGTERM")));
     await Promise.all(kept);
     expect(ends.every((how) => how === 0)).toBe(true);

@@ -1,4 +1,5 @@
 /** What proxies did reaches the audit log once, also when the server was away (S5); and a replica without a proxy asks another's. */
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
@@ -8,9 +9,10 @@ import { CredentialRefusal } from "../../mcp-proxy/credentials/refusal.ts";
 import { UseJournal } from "../../mcp-proxy/credentials/use-journal.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
-import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import { CredentialValidity, VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { freePort } from "../kit/free-port.ts";
+import { startOauthSide } from "../kit/oauth-side.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { newSealingKeys, startProxy } from "../kit/proxy-rig.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
@@ -109,3 +111,39 @@ test("a replica without a proxy asks one of another replica, and seals to its ke
     await other.stop();
   }
 }, 40_000);
+
+test("a token that comes while the server is away is stored when it is back, and nobody asks for another (R20)", async () => {
+  const far = await startOauthSide();
+  const port = await freePort();
+  const start = () => startServer({ databaseUrl: database.url, settings: { TENDON_PORT: String(port) } });
+  let restarting = await start();
+  const proxy = await startProxy({ url: restarting.url, key: proxyKey, keys: await newSealingKeys() });
+  try {
+    const admin = server.client(AdminService);
+    const workspaceId = (await admin.createWorkspace({ name: "restarted" })).workspace!.id;
+    const { secret: key } = await admin.createApiKey({ name: "c", role: Role.CLIENT, workspaceId });
+    const vaults = restarting.client(VaultService, key);
+    const vaultId = (await vaults.createVault({ displayName: "v" })).vault!.id;
+    const { accessToken, refreshToken } = far.newGrant();
+    const value = { value: accessToken, refreshToken, expiresAt: timestampFromMs(Date.now() - 1_000) };
+    const oauth = { serverUrl: far.mcpUrl, tokenEndpoint: far.tokenUrl, clientId: "c" };
+    const use = { kind: { case: "oauth" as const, value: oauth } };
+    const made = await vaults.createCredential({ vaultId, use, secret: { form: { case: "plain", value } } });
+    const credentialId = made.credential!.id;
+    far.delayMs = 1_000;
+    const first = vaults.validateCredential({ credentialId }).catch((error: unknown) => error);
+    await eventually(() => far.asked === 1);
+    await restarting.stop();
+    await first;
+    await eventually(() => far.refreshes.length === 1);
+    restarting = await start();
+    const again = restarting.client(VaultService, key);
+    const tried = await eventually(() => again.validateCredential({ credentialId }), { withinMs: 30_000 });
+    expect(tried).toMatchObject({ validity: CredentialValidity.VALID, httpStatus: 200 });
+    expect(far.refreshes.map(({ outcome }) => outcome)).toEqual(["granted"]);
+  } finally {
+    await proxy.stop();
+    await restarting.stop();
+    await far.close();
+  }
+}, 60_000);

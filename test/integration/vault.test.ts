@@ -458,7 +458,14 @@ describe("re-sealing", () => {
     const [added] = await newSealingKeys();
     const newer = await startProxy({ url: server.url, key, keys: [added, ...proxy.keys] });
     try {
-      // The old proxy could not open what is sealed to the new key.
+      // The old proxy could not open what is sealed to the new key: neither the server nor any of the proxies uses it yet.
+      for (let i = 0; i < 4; i++) {
+        const { credential } = await vaults.updateCredential({
+          credentialId: before[0]!.id,
+          use: bearer(`https://moved${i}.example.com`),
+        });
+        expect(credential!.sealingKeyId).toBe(proxy.keys[0].keyId);
+      }
       expect((await vaults.getSealingKey({})).key!.keyId).toBe(proxy.keys[0].keyId);
       await proxy.stop();
       await eventually(async () => (await vaults.getSealingKey({})).key!.keyId === added.keyId);

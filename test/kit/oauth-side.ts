@@ -29,6 +29,8 @@ export interface OauthSide {
   failWith: { status: number; body: string } | undefined;
   /** Held back before each answer of the token endpoint. */
   delayMs: number;
+  /** Requests to the token endpoint that have come, answered or not. */
+  asked: number;
   expiresInS: number;
   close(): Promise<void>;
 }
@@ -61,6 +63,7 @@ export async function startOauthSide(): Promise<OauthSide> {
     secrets: [],
     failWith: undefined,
     delayMs: 0,
+    asked: 0,
     expiresInS: 3600,
     newGrant() {
       const accessToken = token("canary-access");
@@ -98,6 +101,7 @@ export async function startOauthSide(): Promise<OauthSide> {
     authorization: string,
     response: ServerResponse,
   ): Promise<void> {
+    side.asked += 1;
     if (side.delayMs > 0) await new Promise((resolve) => setTimeout(resolve, side.delayMs));
     const shown = form.get("refresh_token") ?? "";
     const say = (outcome: OauthSide["refreshes"][number]["outcome"], status: number, body: string) => {

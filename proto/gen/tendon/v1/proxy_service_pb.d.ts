@@ -295,6 +295,13 @@ export declare type ProxyWelcome = Message<"tendon.v1.ProxyWelcome"> & {
    * @generated from field: repeated string own_urls = 5;
    */
   ownUrls: string[];
+
+  /**
+   * Key to seal to: the newest that all connected proxies have. A proxy that does not have it seals to its own newest.
+   *
+   * @generated from field: string sealing_key_id = 6;
+   */
+  sealingKeyId: string;
 };
 
 /**

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { chooseKey } from "./sealing.ts";
+import { chooseKey } from "./sealing-key-choice.ts";
 
 const key = (keyId: string) => ({ keyId, publicJwk: "{}" });
 const [old, now, next] = [key("old"), key("now"), key("next")];
