@@ -8,6 +8,8 @@ import { derivedEventId, treeEvent } from "../store/tree-events.ts";
 export interface ThreadWaitsDeps {
   readonly threads: Pick<ThreadStore, "waitsOf" | "someWaits" | "standings" | "endWait">;
   readonly append: (sessionId: string, events: readonly NewEvent[]) => Promise<void>;
+  /** The wait goes on, and some of its threads rest only because the budget is spent. */
+  readonly held: (wait: ThreadWait) => Promise<void>;
   readonly log: Logger;
 }
 
@@ -29,7 +31,7 @@ export class ThreadWaits {
     const { threads, log } = this.deps;
     for (const wait of await threads.someWaits(WAITS_PER_POLL)) {
       try {
-        await this.settle(wait, "by result");
+        await this.settle(wait, "by result", true);
       } catch (error) {
         log.warn({ sessionId: wait.sessionId, error: messageOf(error) }, "could not end a wait for threads");
       }
@@ -37,11 +39,19 @@ export class ThreadWaits {
   }
 
   /** What there is to say, or undefined while the wait goes on. With `by result` the log is told. */
-  async settle(wait: ThreadWait, answer: "by result" | "by text"): Promise<string | undefined> {
+  async settle(
+    wait: ThreadWait,
+    answer: "by result" | "by text",
+    looksForHeld = false,
+  ): Promise<string | undefined> {
     const { threads, append } = this.deps;
     const { sessionId, callId } = wait;
     const standings = await threads.standings(wait.threadIds);
-    if (!isOver(wait, standings)) return undefined;
+    if (!isOver(wait, standings)) {
+      const isHeld = standings.some(({ stopReason }) => stopReason === "budget_reached");
+      if (looksForHeld && isHeld) await this.deps.held(wait);
+      return undefined;
+    }
     const text = waitText(wait, standings);
     if (answer === "by result") {
       const payload = { tool_use_id: callId, content: [{ type: "text", text }], is_error: false };

@@ -43,6 +43,8 @@ const ORPHANS_EVERY_POLLS = 5;
 /** Appends of many sessions share commits; more at once would only wait in line. */
 const AT_ONCE = 32;
 
+const AT_BUDGET = JSON.stringify({ stop_reason: { type: "budget_reached" } });
+
 /** A log that has moved on so that a note means nothing any more. */
 const MOOT = [
   "NOT_FOUND",
@@ -64,7 +66,11 @@ export class TreeRelay implements Service {
 
   constructor(deps: TreeRelayDeps) {
     this.deps = deps;
-    this.waits = new ThreadWaits({ ...deps, append: (sessionId, events) => this.append(sessionId, events) });
+    this.waits = new ThreadWaits({
+      ...deps,
+      append: (sessionId, events) => this.append(sessionId, events),
+      held: ({ sessionId, callId }) => this.tellBudget(sessionId, { id: callId, payload: AT_BUDGET }),
+    });
   }
 
   async start(): Promise<void> {
@@ -195,7 +201,7 @@ export class TreeRelay implements Service {
       await this.show(thread, statusEvent(thread, news));
       if (type === "session.status_idle") {
         await this.report(thread, news);
-        await this.tellBudget(thread, news);
+        await this.tellBudget(thread.rootSessionId, { id: news.eventId, payload: news.payload });
       }
     } else await this.show(thread, shown);
   }
@@ -212,9 +218,8 @@ export class TreeRelay implements Service {
     if (event !== undefined && (await this.isLive(parentId))) await this.append(parentId, [event]);
   }
 
-  private async tellBudget(thread: TreePlace, news: TreeNews): Promise<void> {
-    const sessionId = thread.rootSessionId;
-    const notice = await budgetNotice(this.deps, sessionId, news);
+  private async tellBudget(sessionId: string, cause: { id: string; payload: string }): Promise<void> {
+    const notice = await budgetNotice(this.deps, sessionId, cause);
     if (notice === undefined) return;
     const expectedPosition = BigInt(notice.head);
     const request = { sessionId, events: [notice.event], authority: "server" as const, expectedPosition };

@@ -90,6 +90,31 @@ describe("a budget of a tree", () => {
     }
   }, 90_000);
 
+  it("is said to be spent by a root that begins to wait for threads which rest because of it", async () => {
+    let letGo = () => {};
+    const gate = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    const worker = await rig.agent("spender", () => ({ calls: [{ name: "thread_list" }] }));
+    const lead = await rig.agent(
+      "late waiter",
+      async (request) => {
+        const create = { name: "thread_create", input: { agent: "spender", message: "spend" } };
+        if (request === 1) return { calls: [create] };
+        await gate;
+        return request === 2 ? { calls: [{ name: "thread_wait" }] } : { say: "." };
+      },
+      { members: [worker] },
+    );
+    const sessionId = await rig.talk(lead, "go", { budget: { maxTurns: 6n } });
+    await eventually(async () => (await rig.get(sessionId)).tree?.atBudget === 1);
+    letGo();
+    await rig.rested(sessionId, StopReason.BUDGET_REACHED);
+    await rig.threads.stopTree({ sessionId });
+    await rig.rested(sessionId, StopReason.END_TURN);
+    expectWhole(await rig.log(sessionId));
+  });
+
   it("counts model requests, and says which limit it was", async () => {
     const agent = await rig.agent("turns", (request) =>
       request < 10 ? { calls: [{ name: "thread_list" }] } : { say: "." },
