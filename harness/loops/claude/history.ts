@@ -85,7 +85,7 @@ class HistoryBuilder {
   private results: PlacedResult[] = [];
   private starts: RequestStart[] = [];
   private measured: History["measured"];
-  /** What the user said last, and where it stands. */
+  /** What was said last from above, and where it stands. */
   private words: { readonly message: HistoryMessage; readonly blocks: readonly string[] } | undefined;
   private readonly trouble = new TroubleCount();
 
@@ -217,7 +217,7 @@ class HistoryBuilder {
       const blocks = spokenBlocks(input);
       if (input.type !== "system.message") {
         list.say("user", blocks);
-        this.words = { message: list.last!, blocks };
+        if (isFromAbove(input)) this.words = { message: list.last!, blocks };
       } else if (list.last?.role === "user") list.push("system", blocks);
       else system.push(blocks);
       // One that came before any user's word waits for it: it has to follow one.
@@ -297,6 +297,11 @@ class HistoryBuilder {
     this.answeredEnd = undefined;
     this.trouble.compacted();
   }
+}
+
+/** What a user says, or who made this thread; not what its own threads say. */
+function isFromAbove(input: Event): boolean {
+  return input.type === "user.message" || payloadOf(input).from_parent === true;
 }
 
 /** Tokens of a request and its answer together. */
