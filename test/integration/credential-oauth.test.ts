@@ -25,6 +25,7 @@ afterAll(async () => {
   await rig?.stop();
 });
 beforeEach(() => {
+  far.asked = 0;
   far.refreshes.length = 0;
   far.calls.length = 0;
   far.failWith = undefined;
@@ -134,6 +135,20 @@ describe("R20: one refresh for each expiry", () => {
       far.expiresInS = 3600;
     }
   });
+});
+
+test("a secret that is entered while a refresh goes on counts, and no call fails for it", async () => {
+  const { need, credentialId } = await grantOf({ endsInMs: -1_000 });
+  far.delayMs = 400;
+  const waiting = calls(6, need);
+  await eventually(() => far.asked === 1);
+  const entered = far.newGrant();
+  const value = { value: entered.accessToken, refreshToken: entered.refreshToken };
+  await rig.home.vaults.updateCredential({ credentialId, secret: { form: { case: "plain", value } } });
+  expect(new Set(await waiting)).toEqual(new Set([200]));
+  const grant = await proxies[0]!.credentials.grant(need);
+  expect(grant!.headers.authorization).toBe(`Bearer ${entered.accessToken}`);
+  expect(outcomes()).toEqual(["granted"]);
 });
 
 describe("what the token endpoint is sent", () => {

@@ -10,7 +10,7 @@ import { create } from "@bufbuild/protobuf";
 import { durationMs, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
 import { Backoff } from "../../../kit/backoff.ts";
 import { type Clock, within } from "../../../kit/clock.ts";
-import { messageOf, TendonError } from "../../../kit/errors.ts";
+import { isTendonError, messageOf, TendonError } from "../../../kit/errors.ts";
 import { failpoint } from "../../../kit/failpoint.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { Logger } from "../../../kit/log.ts";
@@ -98,7 +98,7 @@ export class Refresher {
     const answer = await this.claim(credential, claimId, need);
     switch (answer.claim) {
       case RefreshClaim.GRANTED:
-        return this.refreshNow(credential, kind.value, claimId, need.sessionId);
+        return this.refreshNow(credential, kind.value, claimId, need);
       case RefreshClaim.CHANGED: {
         const newer = { opened: await this.deps.opener.open(answer.sealed, opened), version: answer.version };
         return { kind: "newer", credential: newer, refreshedHere: false, httpStatus: 0 };
@@ -133,9 +133,10 @@ export class Refresher {
     credential: VersionedCredential,
     use: OauthUse,
     claimId: string,
-    sessionId: string,
+    need: RefreshNeed,
   ): Promise<RefreshOutcome> {
     const { credentials, journal } = this.deps;
+    const { sessionId } = need;
     const { credentialId } = credential.opened;
     failpoint("proxy.refresh_claimed");
     const outcome = await requestTokens(this.deps, use, credential.opened.secret);
@@ -150,18 +151,20 @@ export class Refresher {
     failpoint("proxy.token_refreshed");
     const renewed = withTokens(credential.opened, outcome.tokens);
     const version = await this.store(credential, renewed, outcome.tokens, claimId);
+    // Somebody gave the credential another secret meanwhile: that one counts.
+    if (version === undefined) return this.run(credential, need);
     failpoint("proxy.token_stored");
     const newer = { opened: renewed, version };
     return { kind: "newer", credential: newer, refreshedHere: true, httpStatus: outcome.httpStatus };
   }
 
-  /** F2. Whoever waits gives up after a while; the storing goes on, for the old refresh token may be good for nothing by now. */
+  /** F2. Undefined when another version was stored meanwhile. Whoever waits gives up after a while; the storing goes on, for the old refresh token may be good for nothing by now. */
   private async store(
     { opened, version }: VersionedCredential,
     renewed: Opened,
     { expiresAtMs }: Tokens,
     claimId: string,
-  ): Promise<bigint> {
+  ): Promise<bigint | undefined> {
     const { clock, opener } = this.deps;
     const request = {
       credentialId: opened.credentialId,
@@ -179,7 +182,7 @@ export class Refresher {
 
   private async keepStoring(
     request: Parameters<RefresherDeps["credentials"]["storeRefreshed"]>[0],
-  ): Promise<bigint> {
+  ): Promise<bigint | undefined> {
     const { clock, credentials, log } = this.deps;
     const backoff = new Backoff(clock, STORE_BACKOFF);
     const untilMs = clock.monotonicMs() + STORE_FOR_MS;
@@ -187,6 +190,7 @@ export class Refresher {
       try {
         return (await credentials.storeRefreshed(request, { deadlineMs: CALL_WITHIN_MS })).version;
       } catch (error) {
+        if (isTendonError(error, "VERSION_MISMATCH")) return undefined;
         const passes = error instanceof TendonError && PASSING.has(error.reason);
         if (!passes || clock.monotonicMs() > untilMs) {
           log.error(
