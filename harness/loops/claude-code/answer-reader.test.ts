@@ -90,6 +90,27 @@ describe("an answer of the SDK's model", () => {
     expect(read("tool_use", call()).response.events).toMatchObject([{ inputText: "{}", problem: undefined }]);
   });
 
+  it("is the newest one, when the program asked again after one that broke off", () => {
+    const { reader } = read("tool_use", call("{}"));
+    reader.take({ type: "message_start", message: { id: "msg_2", usage: { input_tokens: 5 } } });
+    reader.take({ type: "content_block_start", index: 0, content_block: { type: "text", text: "" } });
+    reader.take({ type: "content_block_delta", index: 0, delta: { type: "text_delta", text: "Hi" } });
+    reader.take({ type: "message_delta", delta: { stop_reason: "end_turn" }, usage: { output_tokens: 1 } });
+    expect(reader.take({ type: "message_stop" })).toBe(true);
+    expect(reader.messageId).toBe("msg_2");
+    expect(reader.response()).toMatchObject({
+      events: [{ kind: "message", texts: ["Hi"] }],
+      stop: { kind: "done", reason: "end_turn" },
+      usage: { inputTokens: 5, outputTokens: 1, cacheReadInputTokens: 0 },
+    });
+    expect(reader.callIds.size).toBe(0);
+  });
+
+  it("is not whole when it ends without a reason, as one does that broke off", () => {
+    expect(read("end_turn", text("Hi")).reader.isWhole).toBe(true);
+    expect(read("", text("Hi")).reader.isWhole).toBe(false);
+  });
+
   it("ends as the model API says", () => {
     expect(read("end_turn", text("x")).response.stop.kind).toBe("done");
     expect(read("max_tokens", text("x")).response.stop.kind).toBe("limit");

@@ -28,7 +28,7 @@ export class AnswerReader {
   /** The API's id of the message. */
   messageId = "";
   private readonly options: AnswerReaderOptions;
-  private readonly blocks: OpenBlock[] = [];
+  private blocks: OpenBlock[] = [];
   private usage: Json = {};
   private stopReason = "";
   private stopDetails: unknown;
@@ -39,6 +39,11 @@ export class AnswerReader {
 
   get began(): boolean {
     return this.messageId !== "";
+  }
+
+  /** Whether the model ended its answer: one that broke off has no reason for its end, whatever follows it. */
+  get isWhole(): boolean {
+    return this.stopReason !== "";
   }
 
   /** Blocks of which the program writes a line each. */
@@ -59,6 +64,10 @@ export class AnswerReader {
       case "message_start": {
         const message = isObject(event.message) ? event.message : {};
         this.messageId = stringOf(message.id) || "unknown";
+        // The program has asked once more: what came of the first answer broke off.
+        this.blocks = [];
+        this.stopReason = "";
+        this.usage = {};
         this.addUsage(message.usage);
         return false;
       }

@@ -17,6 +17,7 @@ import type { Agent } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import { KeptChildren } from "../kept-children.ts";
 import type { Loop, LoopOutcome, LoopTurn } from "../loop.ts";
 import { LoopProcess, makeScratch } from "../loop-process.ts";
+import { noteContent } from "./content.ts";
 import { Conversation } from "./conversation.ts";
 import { type EnvironmentInput, sdkEnvironment } from "./environment.ts";
 import { programFailure } from "./failures.ts";
@@ -90,6 +91,7 @@ function startConversation(
   const store = new TranscriptStore(entries, unsaved);
   const prompts = new PromptQueue();
   if (isNew) prompts.push(reading.said.flatMap(({ content }) => content));
+  else if (unsaved.length === 0) prompts.push(noteContent("Go on."));
   const results = new Waiting<McpResult>();
   const tools = namedTools(turn.tools);
   const program = new Program(clock, turn.log);

@@ -14,7 +14,7 @@ import type { PromptQueue } from "./prompt-queue.ts";
 import type { Query, SDKMessage } from "./sdk.ts";
 import { catalogueName, type NamedTool, sdkName } from "./tool-names.ts";
 import type { McpResult } from "./tool-server.ts";
-import { KEEPER, type LogReading, lean } from "./transcript.ts";
+import { type Entry, holdsCall, KEEPER, type LogReading, lean } from "./transcript.ts";
 import type { TranscriptStore } from "./transcript-store.ts";
 import type { Waiting } from "./waiting.ts";
 
@@ -36,8 +36,10 @@ interface RunningStep {
   stirred(): void;
 }
 
-/** The transcript follows the stream by a tenth of a second. */
-const TRANSCRIPT_WAIT_MS = 10_000;
+/** The transcript follows the stream by a tenth of a second; a line that has not come by then may be one too few. */
+const LINES_WAIT_MS = 2_000;
+/** Without the lines of its calls an answer is of no use. */
+const CALLS_WAIT_MS = 10_000;
 /** A program is not kept longer than this for calls that run; another one goes on where it stopped. */
 const KEPT_WAITING_MS = 60_000;
 
@@ -164,6 +166,11 @@ export class Conversation implements KeptChild {
 
   /** The answer is whole: proposed together with the lines that the program wrote about it. */
   private async propose({ reader, settle }: RunningStep): Promise<void> {
+    if (!reader.isWhole) {
+      // The program would go on from the piece, with a request that the log knows nothing of.
+      this.finish(modelFailure({ word: "server_error", status: undefined, detail: "" }, true));
+      return;
+    }
     const response = reader.response();
     const calls = [...reader.callIds.values()];
     const isPlain = response.stop.kind === "done";
@@ -185,21 +192,25 @@ export class Conversation implements KeptChild {
   }
 
   private async hasLines(reader: AnswerReader): Promise<boolean> {
+    const { store } = this.parts;
+    const { messageId, writtenBlocks } = reader;
+    if (writtenBlocks === 0) return true;
+    const calls = [...reader.callIds.values()];
+    const hasAll = await this.added(LINES_WAIT_MS, () => store.linesOf(messageId).length >= writtenBlocks);
+    return hasAll || this.added(CALLS_WAIT_MS, () => holdsAll(store.linesOf(messageId), calls));
+  }
+
+  /** Whether that holds in time, looked at whenever the program has written something. */
+  private added(withinMs: number, check: () => boolean): Promise<boolean> {
     const { store, clock } = this.parts;
-    const wanted = Math.max(1, reader.writtenBlocks);
     let stop = () => {};
-    const arrived = new Promise<void>((resolve) => {
-      const look = () => {
-        if (store.linesOf(reader.messageId) >= wanted) resolve();
-      };
+    const arrived = new Promise<boolean>((resolve) => {
+      const look = () => check() && resolve(true);
       stop = store.onAdded(look);
       look();
     });
-    return within(clock, TRANSCRIPT_WAIT_MS, arrived, () => new Error("late"))
-      .then(
-        () => true,
-        () => false,
-      )
+    return within(clock, withinMs, arrived, () => new Error("late"))
+      .catch(() => false)
       .finally(stop);
   }
 
@@ -224,6 +235,10 @@ export class Conversation implements KeptChild {
     this.running?.settle(outcome);
     void this.end();
   }
+}
+
+function holdsAll(lines: readonly Entry[], callIds: readonly string[]): boolean {
+  return lines.length > 0 && callIds.every((id) => lines.some((line) => holdsCall(line, id)));
 }
 
 function textOf(message: unknown): string {

@@ -7,7 +7,9 @@ export class PromptQueue implements AsyncIterable<SDKUserMessage> {
   private wake = () => {};
   private ended = false;
 
-  push(content: readonly Json[]): void {
+  /** Something has to be said, or the program would wait for ever. */
+  push(said: readonly Json[]): void {
+    const content = said.length > 0 ? said : [{ type: "text", text: "(nothing new was said)" }];
     const message = { role: "user", content };
     this.messages.push({ type: "user", message, parent_tool_use_id: null } as unknown as SDKUserMessage);
     this.wake();

@@ -6,7 +6,7 @@ export class TranscriptStore implements SessionStore {
   private readonly restored: readonly Entry[];
   private readonly known: Set<unknown>;
   private unsaved: Entry[];
-  private listeners = new Set<() => void>();
+  private readonly listeners = new Set<() => void>();
 
   /** `restored` is what a program that resumes finds; of that `unsaved` is not in the log yet. */
   constructor(restored: readonly Entry[], unsaved: readonly Entry[]) {
@@ -35,11 +35,11 @@ export class TranscriptStore implements SessionStore {
     return this.unsaved.splice(0);
   }
 
-  /** Of the model's answer with this id, how many lines have arrived that are not taken yet. */
-  linesOf(messageId: string): number {
+  /** Of the model's answer with this id, the lines that have arrived and are not taken yet. */
+  linesOf(messageId: string): readonly Entry[] {
     const isOf = ({ type, message }: Entry) =>
       type === "assistant" && (message as { id?: unknown } | undefined)?.id === messageId;
-    return this.unsaved.filter(isOf).length;
+    return this.unsaved.filter(isOf);
   }
 
   /** Calls `listener` after each addition; the returned function ends that. */

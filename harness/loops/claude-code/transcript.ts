@@ -190,7 +190,8 @@ export function continuation(reading: LogReading, sessionId: string, now: Date):
   return entries;
 }
 
-function holdsCall({ message }: Entry, id: string): boolean {
+/** Whether the line is that of this call of the model. */
+export function holdsCall({ message }: Entry, id: string): boolean {
   return isObject(message) && objectsOf(message.content).some((block) => block.id === id);
 }
 

@@ -1,13 +1,22 @@
 /**
  * A harness is killed at points of a turn of the claude-code loop; another one goes on from the log (R6): each tool runs
- * once, the model gets what it gave, and neither the program nor its files outlive their harness.
+ * once, the model gets what it gave, and neither the program nor its files outlive their harness. And a stream of the
+ * model breaks off: nothing of it counts.
  */
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
 import { eventually } from "../kit/eventually.ts";
-import { type MessagesRequest, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
+import {
+  type MessagesRequest,
+  type Script,
+  startFakeMessagesApi,
+  type Turn,
+  text,
+  toolUse,
+  turn,
+} from "../kit/fake-messages-api.ts";
 import { trials } from "../kit/fault-trials.ts";
 import { rested, spoken } from "../kit/harness-rig.ts";
 import { commandsWith } from "../kit/process-list.ts";
@@ -33,14 +42,26 @@ afterEach(async () => {
 });
 
 const CALL = "mcp__tendon__bash";
+const ANSWER = turn([text("Look."), toolUse(CALL, { command: "a" }), toolUse(CALL, { command: "b" })]);
 const isAnswered = ({ messages }: MessagesRequest) => JSON.stringify(messages).includes('"tool_result"');
-const script = (request: MessagesRequest) =>
-  isAnswered(request)
-    ? turn([text("Done.")])
-    : turn([text("Look."), toolUse(CALL, { command: "a" }), toolUse(CALL, { command: "b" })]);
+const script = (request: MessagesRequest): Turn => (isAnswered(request) ? turn([text("Done.")]) : ANSWER);
 
-async function place() {
-  const api = await startFakeMessagesApi({ script });
+/** "byte 900 end": the first answer breaks off there. What the SDK then asks by itself is never answered. */
+function breaking() {
+  const broken = new Set<string>();
+  return (request: MessagesRequest): Turn => {
+    const all = JSON.stringify(request.messages);
+    const [, words = "", byte, how] = /(byte (\d+) (end|destroy))/.exec(all) ?? [];
+    if (isAnswered(request)) return turn([text("Done.")]);
+    if (all.includes("cut off mid-stream")) return { kind: "hang" };
+    if (broken.has(words)) return ANSWER;
+    broken.add(words);
+    return { ...ANSWER, breakOff: { atByte: Number(byte), how: how as "end" | "destroy" } };
+  };
+}
+
+async function place(answers: Script = script) {
+  const api = await startFakeMessagesApi({ script: answers });
   stops.push(() => api.stop());
   const server = await startScriptedServer({
     tools: { bash: ({ command }) => ({ text: `ran ${command}` }) },
@@ -98,4 +119,36 @@ describe("a harness with the claude-code loop is killed when", () => {
       await eventually(() => commandsWith(directory).length === 0 && readdirSync(directory).length === 0);
     },
   );
+});
+
+/** Of the answer's some 2,000 bytes. */
+const OFFSETS = [1_300, 1_700, 0, 400, 700, 900, 1_000, 1_100, 1_200, 1_400, 1_500, 1_600, 1_800, 1_900];
+
+describe("the claude-code loop, when the stream of its model's answer breaks off", () => {
+  it("leaves nothing of it in the log, and asks again", { timeout: 600_000 }, async () => {
+    const { api, server, startHarness } = await place(breaking());
+    const offsets = OFFSETS.slice(0, trials(2, OFFSETS.length));
+    const words = offsets.flatMap((at, i) =>
+      (trials(1, 2) === 2 ? ["end", "destroy"] : [i === 0 ? "end" : "destroy"]).map(
+        (how) => `byte ${at} ${how}`,
+      ),
+    );
+    const sessions = words.map((text) => {
+      const session = server.createSession({ loop: "claude-code", system: "Be careful." });
+      session.say(text);
+      return session;
+    });
+    startHarness("");
+    for (const [i, session] of sessions.entries()) {
+      await rested(session, 1, SETTLED_MS);
+      expect(spoken(session), words[i]!).toEqual(["Look.", "Done."]);
+      expect(session.payloads("session.error"), words[i]!).toHaveLength(1);
+      const uses = session.events.filter(({ type }) => type === "agent.tool_use").map(({ id }) => id);
+      expect(
+        uses.map((id) => server.runs.get(`${session.id}/${id}`)),
+        words[i]!,
+      ).toEqual([1, 1]);
+    }
+    expect(api.refusals).toEqual([]);
+  });
 });
