@@ -228,6 +228,8 @@ export interface HandMounts {
   readonly files: MountFiles;
   /** Whether processes of the hand are really kept from changing read-only mounts; false where they are not isolated. */
   readonly areKept: boolean;
+  /** Mounts that are empty because they were made when the hand was made or came back: somebody may have removed them. */
+  readonly made: readonly string[];
   /** Where processes of the hand find this path: there itself, but where they see the host's directories. */
   seenAt(path: string): string;
 }

@@ -89,6 +89,7 @@ export class Mounts {
   private readonly kept = new Map<string, Promise<Kept>>();
   private readonly opened = new WeakMap<Hand, MountedHand>();
   private readonly placed = new WeakSet<Hand>();
+  private readonly met = new WeakSet<HandMounts>();
 
   constructor(deps: MountsDeps) {
     this.deps = deps;
@@ -269,7 +270,7 @@ export class Mounts {
   }
 
   private async inTurn<T>(
-    { hand }: MountedHand,
+    { hand, config }: MountedHand,
     signal: AbortSignal,
     run: (kept: Kept, mounts: HandMounts) => Promise<T>,
   ): Promise<T> {
@@ -278,6 +279,8 @@ export class Mounts {
     const kept = await this.keep(hand.id);
     const result = kept.turn.then(() => {
       signal.throwIfAborted();
+      if (!this.met.has(mounts)) startAnew(kept.state, config, mounts);
+      this.met.add(mounts);
       return run(kept, mounts);
     });
     kept.turn = result.catch(() => {});
@@ -302,6 +305,13 @@ function scannerOf(kept: Kept, store: MountedStore, mounts: HandMounts, clock: C
   const scanner = new MemoryScanner(mounts, store.path, () => clock.nowMs());
   kept.scanners.set(store.memoryStoreId, scanner);
   return scanner;
+}
+
+/** A directory that had to be made is empty: nothing in it was deleted by the hand. */
+function startAnew(state: MountState, { memoryStores }: MountConfig, { made }: HandMounts): void {
+  for (const { memoryStoreId, path } of memoryStores)
+    if (made.includes(path)) state.stores[memoryStoreId] = newStoreState();
+  if (made.includes(SESSION_DIR)) state.log = undefined;
 }
 
 function fingerprint(state: StoreState): string {

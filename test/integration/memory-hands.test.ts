@@ -1,5 +1,6 @@
 /** Memory stores and session logs in hands: the real server and the real agent with process hands. */
 import { createHash } from "node:crypto";
+import { rm } from "node:fs/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { HandAgent } from "../../hand-agent/hand-agent.ts";
 import type { Client } from "../../kit/rpc/client.ts";
@@ -294,4 +295,17 @@ test("a hand that passes to another session takes nothing of the first one's mem
   expect(lines).toContain("hand.handed_over");
   expect(lines).not.toContain("mine/secret");
   expect(await stored(mine)).toEqual({ "/secret": "of the first" });
+});
+
+test("a store's directory that somebody removed from the machine is filled anew, and nothing is deleted for it", async () => {
+  const memoryStoreId = await newStore("safe", { "/a": "1", "/b": "2" });
+  const { handId } = await sessionWith([{ memoryStoreId }]);
+  const files = (await bash(handId, "pwd")).replace(/\/work$/, "");
+  await agent.stop();
+  await rm(`${files}/mnt`, { recursive: true });
+  agent = agentInProcess({ url: server.url, dataDir: dir.path, drainMs: 200 });
+  await agent.start();
+  expect((await bash(handId, "cat /mnt/memory/safe/*")).endsWith("12")).toBe(true);
+  expect(await bash(handId, "head -n 1 /mnt/session/events.ndjson")).toContain('"position":1,');
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "1", "/b": "2" });
 });

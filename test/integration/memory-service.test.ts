@@ -9,6 +9,7 @@ import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_servic
 import { MemoryAccess, MemoryOperation, MemoryView } from "../../proto/gen/tendon/v1/memory_pb.js";
 import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { createMemoriesStore } from "../../server/store/postgres/memories.ts";
 import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
@@ -21,6 +22,7 @@ let memory: Client<typeof MemoryService>;
 let stranger: Client<typeof MemoryService>;
 let harness: Client<typeof MemoryService>;
 let sessions: Client<typeof SessionService>;
+let threads: Client<typeof ThreadService>;
 let agentId: string;
 
 beforeAll(async () => {
@@ -31,8 +33,13 @@ beforeAll(async () => {
   memory = server.client(MemoryService, home.key);
   sessions = server.client(SessionService, home.key);
   stranger = server.client(MemoryService, (await tenant("elsewhere")).key);
-  harness = server.client(MemoryService, await server.localKey("harness"));
-  const { agent } = await server.client(AgentService, home.key).createAgent({ spec: { name: "a" } });
+  const harnessKey = await server.localKey("harness");
+  harness = server.client(MemoryService, harnessKey);
+  threads = server.client(ThreadService, harnessKey);
+  const multiagent = { agents: [{ kind: { case: "self" as const, value: true } }] };
+  const { agent } = await server
+    .client(AgentService, home.key)
+    .createAgent({ spec: { name: "a", multiagent } });
   agentId = agent!.id;
   const environment = { spec: { name: "default" }, makeDefault: true };
   await server.client(EnvironmentService, home.key).createEnvironment(environment);
@@ -276,6 +283,14 @@ test("a session is given stores with their names of then, and a brain uses them 
     kind: { case: "memoryStore" as const, value: { memoryStoreId } },
   }));
   expect(await reasonOf(sessions.createSession({ agentId, resources: twice }))).toBe("INVALID_FIELD");
+  // Its threads use them in their own names.
+  const { thread } = await threads.createThread({
+    ...acting,
+    requestId: "thread",
+    agent: "self",
+    message: "help",
+  });
+  expect(thread!.resources).toEqual(read!.resources);
   const fork = await sessions.forkSession({ sessionId: session!.id });
   expect(fork.session!.resources).toEqual(read!.resources);
 });

@@ -1,6 +1,7 @@
 /** What the docker driver takes from its caller, checked before anything is made. */
 import { posix } from "node:path";
 import { HandError, type HandSpec, type JsonValue } from "../driver.ts";
+import { checkMounts, MNT } from "../mounted-dirs.ts";
 import { type ContainerRecipe, DEFAULT_WORKDIR, HAND_DIR, OUTPUTS_DIR, PIPES_DIR } from "./container-plan.ts";
 import { HAND_ID } from "./hand-records.ts";
 
@@ -27,7 +28,13 @@ export function checkDockerSpec(spec: HandSpec): void {
   const image = spec.container?.image ?? "";
   if (image === "") throw new HandError("the environment names no image, which the driver docker needs");
   if (/[\s\0]/.test(image) || image.startsWith("-")) throw new HandError(`"${image}" is no image's name`);
-  checkWorkdir(spec.container?.workdir ?? DEFAULT_WORKDIR);
+  checkMounts(spec.mounts ?? []);
+  const workdir = spec.container?.workdir ?? DEFAULT_WORKDIR;
+  checkWorkdir(workdir);
+  if (spec.mounts !== undefined && `${workdir}/`.startsWith(`${MNT}/`))
+    throw new HandError(
+      `container.workdir cannot be below ${MNT} in a hand with memory stores or its session's log`,
+    );
 }
 
 function checkWorkdir(workdir: string): void {
@@ -39,7 +46,7 @@ function checkWorkdir(workdir: string): void {
 }
 
 export function recipeOf(spec: HandSpec): ContainerRecipe {
-  const { container, env = {}, limits = {}, network = { mode: "none" } } = spec;
+  const { container, env = {}, limits = {}, network = { mode: "none" }, mounts } = spec;
   return {
     image: container?.image ?? "",
     workdir: container?.workdir || DEFAULT_WORKDIR,
@@ -47,6 +54,7 @@ export function recipeOf(spec: HandSpec): ContainerRecipe {
     env,
     limits,
     network,
+    ...(mounts === undefined ? {} : { mounts }),
   };
 }
 

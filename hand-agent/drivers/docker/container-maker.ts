@@ -16,6 +16,7 @@ import {
 import { type Engine, EngineError } from "./engine.ts";
 import type { HandsNetwork } from "./hands-network.ts";
 import { imageById, missingImage, pullImage } from "./images.ts";
+import { type MountedVolume, openMountsVolume } from "./mounts-volume.ts";
 import { blockMetadata } from "./network-rules.ts";
 import type { RegistryCredentials } from "./registry-credentials.ts";
 import { networkOfRuntime } from "./runtime-network.ts";
@@ -37,6 +38,8 @@ export interface MakeOptions {
 export interface RunningContainer {
   readonly containerId: string;
   readonly link: ContainerLink;
+  /** Undefined for a hand without mounts. */
+  readonly mounted?: MountedVolume;
 }
 
 export interface ContainerMakerOptions {
@@ -66,7 +69,7 @@ export class ContainerMaker {
   async makeAgain(unit: Unit, options: MakeOptions): Promise<RunningContainer | "gone"> {
     const { engine } = this.options;
     await this.removeContainers(unit.unit);
-    if (!(await haveVolumes(engine, unit.unit, unit.recipe.workdir))) return "gone";
+    if (!(await haveVolumes(engine, unit.unit, unit.recipe))) return "gone";
     return this.run(unit, false, options);
   }
 
@@ -92,7 +95,7 @@ export class ContainerMaker {
   /** Removes everything of the unit. Idempotent. */
   async remove({ unit, recipe }: Pick<Unit, "unit" | "recipe">): Promise<void> {
     await this.removeContainers(unit);
-    await removeVolumes(this.options.engine, unit, recipe.workdir);
+    await removeVolumes(this.options.engine, unit, recipe);
     if (recipe.network.mode === "unrestricted") await this.options.network.removeIfUnused();
   }
 
@@ -130,6 +133,8 @@ export class ContainerMaker {
         docker.getContainer(containerId),
       );
       if (isNew) await this.makeDirectories(unit, container);
+      const { mounts } = unit.recipe;
+      const mounted = mounts && (await openMountsVolume(engine, unit.unit, mounts));
       const link = await ContainerLink.start(
         {
           engine,
@@ -149,7 +154,7 @@ export class ContainerMaker {
       );
       void link.ended.then(() => relay?.close());
       options.signal?.throwIfAborted();
-      return { containerId, link };
+      return { containerId, link, ...(mounted && { mounted }) };
     } catch (error) {
       await relay?.close();
       await this.removeContainer(containerId).catch(() => {});

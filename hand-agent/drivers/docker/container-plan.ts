@@ -1,7 +1,8 @@
 /** A hand's container as the engine is asked for it: what is decided once, as data. */
 import { createHash } from "node:crypto";
 import type { ContainerCreateOptions } from "dockerode";
-import type { HandLimits } from "../driver.ts";
+import type { HandLimits, MountSpec } from "../driver.ts";
+import { MNT } from "../mounted-dirs.ts";
 import { FIRST_SCRIPT, LANE_SCRIPT } from "./lane-script.ts";
 
 /** Labels of everything that the driver makes on an engine. */
@@ -48,6 +49,8 @@ export interface ContainerRecipe {
     | { readonly mode: "none" }
     | { readonly mode: "limited"; readonly allowedHosts: readonly string[] }
     | { readonly mode: "unrestricted" };
+  /** Absent for none. */
+  readonly mounts?: readonly MountSpec[];
 }
 
 export interface PlanOptions {
@@ -75,6 +78,11 @@ export function volumesOf(
   if (!`${workdir}/`.startsWith(`${HAND_DIR}/`))
     volumes.push({ name: `tendon-${unit}-work`, target: workdir });
   return volumes;
+}
+
+/** The volume that is /mnt in hands with mounts. */
+export function mountsVolumeOf(unit: string): string {
+  return `tendon-${unit}-mnt`;
 }
 
 /** What programs of the hand are told by their user's limit; the container's own is a little higher. */
@@ -112,12 +120,13 @@ export function planContainer(recipe: ContainerRecipe, options: PlanOptions): Co
     Healthcheck: { Test: ["NONE"] },
     HostConfig: {
       NetworkMode: options.networkName,
-      Mounts: volumesOf(options.unit, workdir).map(({ name, target }) => ({
+      Mounts: mountedVolumes(recipe, options.unit).map(({ name, target }) => ({
         Type: "volume",
         Source: name,
         Target: target,
         VolumeOptions: {
-          NoCopy: false,
+          // What an image has at /mnt is not the hand's.
+          NoCopy: target === MNT,
           Labels: labelsOf(options),
           DriverConfig: { Name: "local", Options: {} },
         },
@@ -144,6 +153,11 @@ export function planContainer(recipe: ContainerRecipe, options: PlanOptions): Co
       LogConfig: { Type: "none", Config: {} },
     },
   };
+}
+
+function mountedVolumes({ workdir, mounts }: ContainerRecipe, unit: string) {
+  const volumes = volumesOf(unit, workdir);
+  return mounts === undefined ? volumes : [...volumes, { name: mountsVolumeOf(unit), target: MNT }];
 }
 
 export function labelsOf({

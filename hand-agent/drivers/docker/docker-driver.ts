@@ -62,6 +62,7 @@ export class DockerDriver implements Driver {
     limits: ["memoryBytes", "cpus", "processes", "tmpBytes"],
     network: "configurable",
     containers: true,
+    mounts: true,
   };
   readonly tools: readonly ToolDefinition[];
   private readonly options: DockerDriverOptions;

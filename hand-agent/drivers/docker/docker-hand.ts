@@ -7,18 +7,20 @@ import {
   type ExecSpec,
   type Hand,
   HandError,
+  type HandMounts,
   type HandPipe,
   type JsonValue,
   type ProcessInfo,
   type RunningProcess,
 } from "../driver.ts";
-import { ForwardedFiles } from "../forwarded-files.ts";
+import { ForwardedFiles, type HandFiles } from "../forwarded-files.ts";
 import { PipesSpoiled } from "./call-pipes.ts";
 import { ContainerFiles } from "./container-files.ts";
 import type { ContainerLink } from "./container-link.ts";
 import type { RunningContainer } from "./container-maker.ts";
 import { OUTPUTS_DIR } from "./container-plan.ts";
 import type { DockerRecord } from "./hand-records.ts";
+import { FilesWithMounts, mountsOf } from "./mounts-volume.ts";
 
 /** Of the time for killing a call, what may pass before the whole container is ended instead. */
 const KILL_ONE_BY_ONE_SHARE = 0.6;
@@ -51,7 +53,8 @@ export class DockerHand extends ForwardedFiles implements Hand {
   readonly isSetUp: boolean;
   readonly lost: Promise<string>;
   private readonly options: DockerHandOptions;
-  protected readonly files: ContainerFiles;
+  readonly mounts?: HandMounts;
+  protected readonly files: HandFiles;
   private current: Promise<RunningContainer> | undefined;
   private over: Promise<DestroyReport> | undefined;
   private resolveLost: (reason: string) => void = () => {};
@@ -63,14 +66,18 @@ export class DockerHand extends ForwardedFiles implements Hand {
     this.handle = { version: 1, handId: record.handId };
     this.isolation = options.isolation;
     this.workdir = record.recipe.workdir;
-    this.roots = [this.workdir, OUTPUTS_DIR];
+    const mounts = record.recipe.mounts?.map(({ path }) => path) ?? [];
+    this.roots = [this.workdir, OUTPUTS_DIR, ...mounts];
     this.resumed = options.resumed;
     this.isSetUp = options.isSetUp;
     this.lost = new Promise((resolve) => {
       this.resolveLost = resolve;
     });
     this.options = options;
-    this.files = new ContainerFiles(async () => (await this.link()).pool);
+    const inside = new ContainerFiles(async () => (await this.link()).pool);
+    const { mounted } = options.container;
+    this.files = mounted === undefined ? inside : new FilesWithMounts(inside, mounted);
+    if (mounted !== undefined) this.mounts = mountsOf(mounted);
     this.adopt(options.container);
   }
 

@@ -3,7 +3,15 @@ import { chown, mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "../../../kit/errors.ts";
 import { HandError } from "../driver.ts";
-import { DEFAULT_WORKDIR, HAND_DIR, OUTPUTS_DIR, uidOf, volumesOf } from "./container-plan.ts";
+import {
+  type ContainerRecipe,
+  DEFAULT_WORKDIR,
+  HAND_DIR,
+  mountsVolumeOf,
+  OUTPUTS_DIR,
+  uidOf,
+  volumesOf,
+} from "./container-plan.ts";
 import { tarOfDirectories } from "./directory-tar.ts";
 import type { Engine } from "./engine.ts";
 
@@ -46,18 +54,31 @@ export async function makeDirectories(
 }
 
 /** Whether all of the unit's volumes are there. */
-export async function haveVolumes(engine: Engine, unit: string, workdir: string): Promise<boolean> {
-  for (const { name } of volumesOf(unit, workdir)) {
+export async function haveVolumes(
+  engine: Engine,
+  unit: string,
+  recipe: Pick<ContainerRecipe, "workdir" | "mounts">,
+): Promise<boolean> {
+  for (const name of namesOf(unit, recipe)) {
     const found = await engine.find("look at the volume", (docker) => docker.getVolume(name).inspect());
     if (found === undefined) return false;
   }
   return true;
 }
 
-export async function removeVolumes(engine: Engine, unit: string, workdir: string): Promise<void> {
-  for (const { name } of volumesOf(unit, workdir)) {
+export async function removeVolumes(
+  engine: Engine,
+  unit: string,
+  recipe: Pick<ContainerRecipe, "workdir" | "mounts">,
+): Promise<void> {
+  for (const name of namesOf(unit, recipe)) {
     await engine.find("remove the volume", (docker) => docker.getVolume(name).remove({ force: true }));
   }
+}
+
+function namesOf(unit: string, { workdir, mounts }: Pick<ContainerRecipe, "workdir" | "mounts">): string[] {
+  const names = volumesOf(unit, workdir).map(({ name }) => name);
+  return mounts === undefined ? names : [...names, mountsVolumeOf(unit)];
 }
 
 /** Relative to the volume; "." is its root, which the hand owns only where that is its working directory. */

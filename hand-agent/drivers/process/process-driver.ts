@@ -23,6 +23,7 @@ import {
   type ProbeResult,
   type ToolDefinition,
 } from "../driver.ts";
+import { checkMounts, prepareMounts } from "../mounted-dirs.ts";
 import { putResources } from "../put-resources.ts";
 import { checkSpec, HAND_ID, handIdOf } from "./check-spec.ts";
 import {
@@ -37,7 +38,7 @@ import {
   removeDirs,
   writeRecord,
 } from "./hand-dirs.ts";
-import { checkMounts, plannedMounts, prepareMounts } from "./hand-mounts.ts";
+import { plannedMounts } from "./hand-mounts.ts";
 import { checkNetwork, networkVariables, openNetwork, restrictedNetwork } from "./hand-network.ts";
 import { InitChannel } from "./init-channel.ts";
 import { INIT_SCRIPT } from "./init-script.ts";
@@ -207,11 +208,11 @@ export class ProcessDriver implements Driver {
     await chmod(this.handsDir, 0o711);
     const dirs = elsewhere ? await this.makeElsewhere(handId) : await findHandDirs(this.handsDir, handId);
     const uid = await this.prepareWithUid(dirs, mode);
-    await prepareMounts(dirs, mounts ?? [], uid);
+    const madeMounts = await prepareMounts(dirs.mnt, mounts ?? [], uid);
     const version = network === undefined ? 1 : 2;
     const record: HandRecord = { version, handId, mode, uid, env, network, mounts };
     await writeRecord(dirs, record);
-    return this.open(record, dirs, { resumed: false }, signal);
+    return this.open(record, dirs, { resumed: false, madeMounts }, signal);
   }
 
   private async makeElsewhere(handId: string): Promise<HandDirs> {
@@ -263,14 +264,14 @@ export class ProcessDriver implements Driver {
     }
     await this.killLeftovers(record);
     await prepareDirs(dirs, record.uid);
-    await prepareMounts(dirs, record.mounts ?? [], record.uid);
-    return this.open(record, dirs, { resumed: true }, signal);
+    const madeMounts = await prepareMounts(dirs.mnt, record.mounts ?? [], record.uid);
+    return this.open(record, dirs, { resumed: true, madeMounts }, signal);
   }
 
   private async open(
     record: HandRecord,
     dirs: HandDirs,
-    { resumed }: { resumed: boolean },
+    { resumed, madeMounts }: { resumed: boolean; madeMounts: readonly string[] },
     signal: AbortSignal | undefined,
   ): Promise<ProcessHand> {
     const { handId, mode } = record;
@@ -286,6 +287,7 @@ export class ProcessDriver implements Driver {
       dirs,
       env: record.env,
       mounts: record.mounts ?? [],
+      madeMounts,
       resumed,
       clock: this.options.clock,
       log: this.options.log,

@@ -17,7 +17,7 @@ import {
 import { ForwardedFiles } from "../forwarded-files.ts";
 import { checkPassable, FifoInput, FifoPipe, FifoStock, PipeLost } from "./fifo-pipe.ts";
 import type { HandDirs } from "./hand-dirs.ts";
-import { mountRoots, openMounts } from "./hand-mounts.ts";
+import { openMounts, rootsOfMounts } from "./hand-mounts.ts";
 import type { InitChannel } from "./init-channel.ts";
 import { hasPidNamespace, type Identity, type IsolationMode } from "./isolation.ts";
 import { killHard, ProcessTable } from "./process-table.ts";
@@ -41,6 +41,8 @@ export interface ProcessHandOptions {
   readonly dirs: HandDirs;
   readonly env: Readonly<Record<string, string>>;
   readonly mounts: readonly MountSpec[];
+  /** Of the mounts, by path: those whose directories were not there before. */
+  readonly madeMounts: readonly string[];
   readonly resumed: boolean;
   readonly clock: Clock;
   readonly log: Logger;
@@ -83,10 +85,10 @@ export class ProcessHand extends ForwardedFiles implements Hand {
     const { mode, mounts } = options;
     const owner = identity.asRoot && mode !== "none" ? identity : undefined;
     const own = [dirs.work, dirs.outputs].map((path) => ({ path, at: path }));
-    const roots = [...own, ...mountRoots(dirs, mounts, mode)];
+    const roots = [...own, ...rootsOfMounts(dirs, mounts, mode)];
     this.roots = roots.map(({ path }) => path);
     this.files = new ContainedFiles({ roots, owner });
-    if (mounts.length > 0) this.mounts = openMounts(dirs, mounts, { mode, owner });
+    if (mounts.length > 0) this.mounts = openMounts(dirs, mounts, { mode, owner, made: options.madeMounts });
     this.stock = new FifoStock(dirs.run, async (names) => (await this.init()).makePipes(dirs.run, names));
   }
 

@@ -120,8 +120,8 @@ async function create(transaction: Transaction, thread: NewThread): ReturnType<T
   await checkNumbers(transaction, rootSessionId, thread);
   await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids, title,
-       vault_ids, root_session_id, parent_session_id, thread_depth, hands_session_id, chain_hash)
-     select $1, workspace_id, $3, $4, $5, environment_id, slot_environment_ids, $6, vault_ids, session_id, $7, $8,
+       vault_ids, resources, root_session_id, parent_session_id, thread_depth, hands_session_id, chain_hash)
+     select $1, workspace_id, $3, $4, $5, environment_id, slot_environment_ids, $6, vault_ids, resources, session_id, $7, $8,
        case when $9 then null else session_id end, case when chain_hash is not null then $10::bytea end
      from sessions where session_id = $2`,
     [
