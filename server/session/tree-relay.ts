@@ -39,7 +39,7 @@ export interface TreeRelayDeps {
 const NEWS_AT_ONCE = 100;
 const POLL_EVERY_MS = 1_000;
 const SESSIONS_PER_POLL = 200;
-const ORPHANS_EVERY_POLLS = 5;
+const ORPHANS_EVERY_POLLS = 2;
 /** Appends of many sessions share commits; more at once would only wait in line. */
 const AT_ONCE = 32;
 

@@ -185,6 +185,22 @@ describe("a session that makes threads", () => {
       expect(payloads(await rig.log(sessionId), "session.thread_created")).toHaveLength(1);
       const stale = { ...request, requestId: "sevt_other", lease: { leaseId: "lease_t", epoch: 98n } };
       await expect(harness.createThread(stale)).rejects.toMatchObject({ reason: "LEASE_FENCED" });
+      // While an interrupt waits, nothing is made behind the back of whoever stops the tree.
+      await rig.sessions.emitEvents({ sessionId, events: [{ type: "user.interrupt" }] });
+      const late = { ...request, requestId: "sevt_late" };
+      await expect(harness.createThread(late)).rejects.toMatchObject({ reason: "INTERRUPTED" });
+      const { id: threadId } = made[0]!.thread!;
+      await expect(
+        harness.sendToThread({
+          sessionId,
+          lease: request.lease,
+          requestId: "sevt_s",
+          threadId,
+          message: "m",
+        }),
+      ).rejects.toMatchObject({ reason: "INTERRUPTED" });
+      // What was made before is still the answer.
+      expect((await harness.createThread(request)).thread!.id).toBe(threadId);
       await pool.query("update sessions set lease_id = null where session_id = $1", [sessionId]);
     } finally {
       await rig.startHarness();
@@ -214,6 +230,116 @@ describe("a session that makes threads", () => {
     expect(log.map(({ type }) => type)).toContain("session.thread_status_terminated");
     await rig.threads.stopTree({ sessionId });
     await eventually(async () => (await rig.get(sessionId)).tree!.running === 0);
+  });
+});
+
+describe("what holds for sessions", () => {
+  it("holds for threads: hashes, export, and forks, which are sessions of their own", async () => {
+    const { workspaces } = await rig.admin.listWorkspaces({});
+    const workspaceId = workspaces[0]!.id;
+    await rig.admin.updateWorkspace({ workspaceId, tamperEvident: true });
+    const child = await rig.agent("hashed", () => ({ say: "hashed words" }));
+    const lead = await rig.agent(
+      "hasher",
+      (request) => (request === 1 ? { calls: [create("hashed", "a")] } : { say: "." }),
+      { members: [child] },
+    );
+    const sessionId = await rig.talk(lead);
+    await rig.admin.updateWorkspace({ workspaceId, tamperEvident: false });
+    const thread = await eventually(async () => (await rig.threadsOf(sessionId))[0]);
+    await rig.rested(thread.id, StopReason.END_TURN);
+    expect((await rig.get(thread.id)).tamperEvident).toBe(true);
+    const { rows } = await rig.database
+      .pool()
+      .query<{ n: number }>("select count(*) as n from events where session_id = $1 and hash is null", [
+        thread.id,
+      ]);
+    expect(Number(rows[0]!.n)).toBe(0);
+    let lines = "";
+    for await (const { chunk } of rig.sessions.exportSession({ sessionId: thread.id })) {
+      lines += Buffer.from(chunk).toString("utf8");
+    }
+    expect(lines).toContain("hashed words");
+    const { session: fork } = await rig.sessions.forkSession({ sessionId: thread.id });
+    expect(fork).toMatchObject({ rootSessionId: "", forkedFromSessionId: thread.id });
+    expect(fork!.id).toMatch(/^sesn_/);
+    await rig.say(fork!.id, "more");
+    await eventually(async () => payloads(await rig.log(fork!.id), "agent.message").length === 2);
+    expect(await rig.threadsOf(fork!.id)).toEqual([]);
+  });
+
+  it("nests as deep as the root allows; the root's log tells of threads of threads", async () => {
+    const nested = await rig.agent(
+      "nested",
+      (request, turn) => {
+        if (turn.history.some(({ payload }) => payload.includes('"go deeper"')) && request === 1)
+          return { calls: [create("self", "stay")] };
+        return request === 2 ? { calls: [{ name: "thread_wait" }] } : { say: `told ${heard(turn).join()}` };
+      },
+      { members: ["self"] },
+    );
+    const lead = await rig.agent(
+      "surface",
+      (request, turn) => {
+        if (request === 1) return { calls: [create("nested", "go deeper")] };
+        return request === 2 ? { calls: [{ name: "thread_wait" }] } : { say: heard(turn).join() };
+      },
+      { members: [nested], multiagent: { maxDepth: 2 } },
+    );
+    const sessionId = await rig.talk(lead);
+    const session = await rig.rested(sessionId, StopReason.END_TURN);
+    expect(session.tree).toMatchObject({ threads: 2 });
+    const log = await rig.log(sessionId);
+    expect(payloads(log, "agent.message").at(-1)).toMatchObject({
+      content: [{ text: "told go deeper,told stay" }],
+    });
+    const shown = log.filter(({ type, threadId }) => type === "session.thread_created" && threadId !== "");
+    expect(shown).toHaveLength(1);
+    const { threads } = await rig.threads.listThreads({ sessionId });
+    expect(threads).toHaveLength(1);
+    expect(shown[0]!.threadId).toBe(threads[0]!.id);
+  });
+
+  it("ends a wait whose time is over, and says who still works", async () => {
+    const child = await rig.agent(
+      "tardy",
+      (_request, _turn, signal) =>
+        new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))),
+    );
+    const lead = await rig.agent(
+      "hasty",
+      (request, turn) => {
+        if (request === 1) return { calls: [create("tardy", "a")] };
+        if (request === 2) return { calls: [{ name: "thread_wait", input: { timeout_seconds: 0.2 } }] };
+        return { say: results(turn).at(-1)! };
+      },
+      { members: [child] },
+    );
+    const sessionId = await rig.talk(lead);
+    await rig.rested(sessionId, StopReason.END_TURN);
+    expect(JSON.stringify(payloads(await rig.log(sessionId), "agent.message").at(-1))).toMatch(
+      /works[\s\S]*time is over/,
+    );
+    await rig.threads.stopTree({ sessionId });
+  });
+
+  it("ends threads whose root ended while its server died", async () => {
+    const child = await rig.agent("orphan", () => ({ say: "." }));
+    const lead = await rig.agent(
+      "parent",
+      (request) => (request === 1 ? { calls: [create("orphan", "a")] } : { say: "." }),
+      { members: [child] },
+    );
+    const sessionId = await rig.talk(lead);
+    const thread = await eventually(async () => (await rig.threadsOf(sessionId))[0]);
+    await rig.rested(thread.id, StopReason.END_TURN);
+    // What a server that dies in the middle of archiving leaves.
+    await rig.database
+      .pool()
+      .query("update sessions set archived_at = clock_timestamp() where session_id = $1", [sessionId]);
+    await eventually(async () => (await rig.get(thread.id)).status === SessionStatus.TERMINATED, {
+      withinMs: 15_000,
+    });
   });
 });
 
