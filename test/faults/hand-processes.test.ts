@@ -7,29 +7,22 @@ import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.j
 import { eventually } from "../kit/eventually.ts";
 import { textOfResult } from "../kit/execution-stream.ts";
 import { trials } from "../kit/fault-trials.ts";
-import { HandOperator } from "../kit/hand-operator.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
-import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import type { HandOperator } from "../kit/hand-operator.ts";
+import { type OperatorRig, startOperatorRig } from "../kit/operator-rig.ts";
+import type { Platform } from "../kit/platform.ts";
 import { descendantsOf, openDescriptors, processesWithArgument, residentBytes } from "../kit/process-tree.ts";
 
 vi.setConfig({ testTimeout: 300_000 });
 
-let database: TestDatabase;
+let rig: OperatorRig;
 let platform: Platform;
 let operator: HandOperator;
 
 beforeAll(async () => {
-  database = await createTestDatabase();
-  platform = await startPlatform({
-    programs: ["hand-agent"],
-    env: { server: { TENDON_DATABASE_URL: database.url, TENDON_DATABASE_POOL: "5" } },
-  });
-  operator = new HandOperator(platform);
+  rig = await startOperatorRig();
+  ({ platform, operator } = rig);
 }, 60_000);
-afterAll(async () => {
-  await platform?.stop();
-  await database?.drop();
-}, 60_000);
+afterAll(() => rig?.stop(), 60_000);
 
 /** The bound of X4. */
 const DEAD_WITHIN_MS = 3_000;
