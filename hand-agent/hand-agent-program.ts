@@ -27,8 +27,17 @@ import { openTracing } from "./tracing.ts";
 /** Of programs that are given credentials to look up. */
 const HELPER_ENV = {
   PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-  HOME: homedir(),
+  HOME: ownHome(),
 };
+
+/** A service's user may be no more than a number, in no file and without a home. */
+function ownHome(): string {
+  try {
+    return homedir();
+  } catch {
+    return "/";
+  }
+}
 
 /** Gives the exit code. */
 export async function handAgentProgram(): Promise<number> {
