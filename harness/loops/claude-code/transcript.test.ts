@@ -110,6 +110,11 @@ describe("what is put behind it", () => {
         ["user.message", says("and?")],
         ["brain.inputs_consumed", { event_ids: ["sevt_91"] }],
         ["hand.lost", { slot: "", detail: "it died" }],
+        [
+          "agent.thread_message_received",
+          { ...says("from below"), from_session_thread_id: "sthr_1", from_agent_name: "B" },
+        ],
+        ["brain.inputs_consumed", { event_ids: ["sevt_94"] }],
       ).map((event, i) => create(EventSchema, { ...event, id: `sevt_9${i + 1}` })),
     ];
     const entries = continuation(readLog(events), "session", now);
@@ -118,6 +123,7 @@ describe("what is put behind it", () => {
       "uuid toolu_b",
       entries[1]!.uuid,
       entries[2]!.uuid,
+      entries[3]!.uuid,
     ]);
     expect(entries.map(({ message }) => (message as { content: unknown }).content)).toEqual([
       [{ type: "tool_result", tool_use_id: "toolu_a", content: [{ type: "text", text: "A" }] }],
@@ -135,6 +141,10 @@ describe("what is put behind it", () => {
           type: "text",
           text: expect.stringContaining("was lost (it died): its files and processes are gone"),
         },
+      ],
+      [
+        { type: "text", text: '[Message from thread sthr_1, agent "B":]' },
+        { type: "text", text: "from below" },
       ],
     ]);
     expect(continuation(readLog(events), "session", new Date()).map(({ uuid }) => uuid)).toEqual(

@@ -19,6 +19,8 @@ import {
   stringOf,
   stringsOf,
 } from "../../event-payload.ts";
+import { handedOverNote, lostNote } from "../hand-notes.ts";
+import { speakerNote } from "../speaker-note.ts";
 import { inputContent, noteContent, resultBlock } from "./content.ts";
 
 export const KEEPER = "claude-code";
@@ -70,6 +72,7 @@ class LogReader {
     if (answered !== "" && !this.results.has(answered)) this.results.set(answered, payloadOf(event));
     switch (event.type) {
       case "user.message":
+      case "agent.thread_message_received":
       case "system.message":
         this.inputs.set(event.id, event);
         return;
@@ -77,8 +80,10 @@ class LogReader {
         for (const id of stringsOf(payloadOf(event).event_ids)) this.hear(this.inputs.get(id));
         return;
       case "hand.lost":
+        this.said.push({ eventId: event.id, content: noteContent(lostNote(event)) });
+        return;
       case "hand.handed_over":
-        this.said.push({ eventId: event.id, content: noteContent(handNote(event)) });
+        this.said.push({ eventId: event.id, content: noteContent(handedOverNote(event)) });
         return;
       case "span.model_request_start":
         this.answer = [];
@@ -108,7 +113,9 @@ class LogReader {
     const content = inputContent(payloadOf(input));
     const isSystem = input.type === "system.message";
     const text = content.map(({ text }) => stringOf(text)).join("\n");
-    this.said.push({ eventId: input.id, content: isSystem ? noteContent(text) : content });
+    const note = speakerNote(input);
+    const spoken = note === undefined ? content : [{ type: "text", text: note }, ...content];
+    this.said.push({ eventId: input.id, content: isSystem ? noteContent(text) : spoken });
   }
 
   private call(event: Event): void {
@@ -206,17 +213,4 @@ export function uuidOf(text: string): string {
     variant + hex.slice(17, 20),
     hex.slice(20, 32),
   ].join("-");
-}
-
-function handNote(event: Event): string {
-  const { slot, detail, to_session_id: toSessionId } = payloadOf(event);
-  const name = stringOf(slot);
-  const which = name === "" ? "The execution environment" : `The execution environment "${name}"`;
-  if (event.type === "hand.lost") {
-    const why = stringOf(detail) === "" ? "" : ` (${stringOf(detail)})`;
-    return `${which} was lost${why}: its files and processes are gone. The next tool call gets a new, empty one.`;
-  }
-  return stringOf(toSessionId) === ""
-    ? `${which} was handed over to you by another session, with the files and processes that it has.`
-    : `${which} was handed over to another session, with its files and processes. The next tool call gets a new, empty one.`;
 }

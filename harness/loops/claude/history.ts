@@ -21,9 +21,9 @@ import {
   stringOf,
   stringsOf,
 } from "../../event-payload.ts";
+import { handedOverNote, lostNote } from "../hand-notes.ts";
 import { isBlank, jsonText, textBlock } from "./blocks.ts";
 import { type ContextDecision, decisionOf } from "./context-decision.ts";
-import { handedOverNote, lostNote } from "./hand-notes.ts";
 import { type BlockPlace, type HistoryMessage, MessageList } from "./message-list.ts";
 import { type RequestTrouble, TroubleCount } from "./request-trouble.ts";
 import { spokenBlocks } from "./spoken-blocks.ts";

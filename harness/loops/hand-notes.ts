@@ -1,6 +1,6 @@
 /** What the model is told about its hands, besides results. Pure. */
-import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
-import { payloadOf, stringOf } from "../../event-payload.ts";
+import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
+import { payloadOf, stringOf } from "../event-payload.ts";
 
 function environmentNamed(slot: string): string {
   return slot === "" ? "The execution environment" : `The execution environment "${slot}"`;
