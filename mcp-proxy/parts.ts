@@ -25,7 +25,12 @@ import type { SealingKeys } from "./sealing-key.ts";
 export interface PartsDeps {
   readonly config: Pick<
     ProxyConfig,
-    "TENDON_URL" | "TENDON_PROXY_DENY" | "TENDON_PROXY_DESTINATIONS" | "TENDON_PROXY_UPSTREAM_CA_FILE"
+    | "HTTPS_PROXY"
+    | "NO_PROXY"
+    | "TENDON_URL"
+    | "TENDON_PROXY_DENY"
+    | "TENDON_PROXY_DESTINATIONS"
+    | "TENDON_PROXY_UPSTREAM_CA_FILE"
   >;
   readonly keys: SealingKeys;
   readonly connection: Connection;
@@ -55,12 +60,9 @@ export function createParts({ config, keys, connection, port, clock, log }: Part
     ownAddresses,
     ownListeners: () => listeners.all(),
   });
-  const outbound = new Outbound({
-    rules,
-    resolver,
-    clock,
-    ca: authorities(config.TENDON_PROXY_UPSTREAM_CA_FILE),
-  });
+  const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
+  const ca = authorities(config.TENDON_PROXY_UPSTREAM_CA_FILE);
+  const outbound = new Outbound({ rules, resolver, proxy, clock, ca });
   const fetch = createFetch(outbound);
   const client = connection.client(CredentialService);
   const opener = new Opener(keys);

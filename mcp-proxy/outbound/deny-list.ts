@@ -4,7 +4,7 @@ import { addressBlocks } from "../../kit/network/address.ts";
 import { parseHost } from "../../kit/network/host-name.ts";
 
 interface Entry {
-  readonly matches: (name: string, address: string) => boolean;
+  readonly matches: (name: string, address: string | undefined) => boolean;
   /** Undefined: all. */
   readonly port: number | undefined;
 }
@@ -24,8 +24,8 @@ export class DenyList {
     this.entries = entries.map(parseEntry);
   }
 
-  /** `name` as the URL names the host, `address` as it is dialled: either is enough. */
-  denies(name: string, address: string, port: number): boolean {
+  /** `name` as the URL names the host, `address` as it is dialled, where that is known: either is enough. */
+  denies(name: string, address: string | undefined, port: number): boolean {
     return this.entries.some((entry) => (entry.port ?? port) === port && entry.matches(name, address));
   }
 }
@@ -40,7 +40,8 @@ function parseEntry(text: string): Entry {
   if (port !== undefined && (port < 1 || port > 65_535)) throw new Error(PROBLEM);
   const blocks = networkOf(host);
   if (blocks !== undefined) {
-    return { port, matches: (_, address) => blocks.check(address, isIPv4(address) ? "ipv4" : "ipv6") };
+    const has = (address: string) => blocks.check(address, isIPv4(address) ? "ipv4" : "ipv6");
+    return { port, matches: (_, address) => address !== undefined && has(address) };
   }
   const domain = host.startsWith("*.") ? host.slice(2) : host;
   const parsed = parseHost(domain);

@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer, type RequestListener } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, connect } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
@@ -168,13 +168,13 @@ async function listening(handler: RequestListener): Promise<number> {
   return (server.address() as AddressInfo).port;
 }
 
-/** A name server that answers each question for an IPv4 address with the next of these, the last again and again. */
+/** A name server that answers each question for an IPv4 address with the next of these, the last again and again; with none it knows no address. */
 async function nameServer(answers: readonly string[]): Promise<{ address: string; asked: () => number }> {
   const socket = dgram.createSocket("udp4");
   let asked = 0;
   socket.on("message", (question, from) => {
     const end = question.indexOf(0, 12) + 5;
-    const isV4 = question.readUInt16BE(end - 4) === 1;
+    const isV4 = question.readUInt16BE(end - 4) === 1 && answers.length > 0;
     const head = Buffer.from(question.subarray(0, end));
     head.writeUInt16BE(0x8180, 2);
     head.writeUInt16BE(isV4 ? 1 : 0, 6);
@@ -354,4 +354,43 @@ test("over TLS the certificate must be trusted and be the host's", async () => {
   expect((await refusal(trusting(`https://other.test:${port}/`))).message).toMatch(
     /ERR_TLS_CERT_ALTNAME_INVALID/,
   );
+});
+
+test("behind a corporate proxy it is that one which connects, and what this machine knows of the host is judged before", async () => {
+  const port = await listening((request, response) => void response.end(`${request.headers.host} by proxy`));
+  const asked: string[] = [];
+  const corporate = createServer();
+  corporate.on("connect", (request, socket) => {
+    asked.push(request.url ?? "");
+    if (request.url?.startsWith("refused")) return socket.end("HTTP/1.1 403 Forbidden\r\n\r\n");
+    const through = connect(port, "127.0.0.1", () => {
+      socket.write("HTTP/1.1 200 OK\r\n\r\n");
+      through.pipe(socket).pipe(through);
+    });
+    for (const each of [through, socket]) each.on("error", () => {});
+  });
+  corporate.listen(0, "127.0.0.1");
+  await once(corporate, "listening");
+  closers.push(() => void corporate.close());
+  const names = await nameServer(["10.0.0.1"]);
+  const httpsProxy = `http://127.0.0.1:${(corporate.address() as AddressInfo).port}`;
+  const behind = (servers: string[], deny: string[] = []) => {
+    const resolver = new NameResolver({ clock: systemClock, hostsFile: "/dev/null", servers });
+    const proxy = { httpsProxy, noProxy: "direct.example.com" };
+    const outbound = new Outbound({ rules: rulesWith({ deny }), resolver, clock: systemClock, proxy });
+    closers.push(() => outbound.close());
+    return createFetch(outbound);
+  };
+  const fetch = behind([names.address]);
+  const answer = await fetch("http://inside.example.com/", { headers: { connection: "close" } });
+  expect(await answer.text()).toBe("inside.example.com by proxy");
+  expect((await refusal(fetch("http://refused.example.com/"))).message).toMatch(/status 403/);
+  expect(asked).toEqual(["inside.example.com:80", "refused.example.com:80"]);
+  // A name that only the corporate proxy knows: https alone, and not what is denied.
+  const nobody = behind([(await nameServer([])).address], ["evil.example.com"]);
+  expect((await refusal(nobody("http://outside.example.com/"))).reason).toBe("plain_http");
+  expect((await refusal(nobody("https://evil.example.com/"))).reason).toBe("host_denied");
+  expect((await refusal(nobody("https://169.254.169.254/"))).reason).toBe("address_not_allowed");
+  expect(asked).toHaveLength(2);
+  expect((await refusal(nobody("https://refused.example.org/"))).message).toMatch(/status 403/);
 });

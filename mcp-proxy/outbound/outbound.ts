@@ -1,13 +1,17 @@
 /**
  * The proxy's way out: connections to addresses that were checked. A name is resolved here, once for each connection, and what
- * was checked is what is dialled: a name that changes its mind in between gains nothing.
+ * was checked is what is dialled: a name that changes its mind in between gains nothing. Behind a corporate proxy that proxy
+ * resolves the name, and its rules are what guards the addresses.
  */
 import { Agent as HttpAgent } from "node:http";
 import { Agent as HttpsAgent } from "node:https";
-import { isIP, type Socket } from "node:net";
+import { isIP, isIPv6, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 import type { Clock } from "../../kit/clock.ts";
+import { type ProxyRoute, type ProxySettings, proxyFor } from "../../kit/dial/proxy-rules.ts";
+import { connectThroughProxy } from "../../kit/network/connect-proxy.ts";
 import { dialFirst } from "../../kit/network/dial-first.ts";
+import { parseHost } from "../../kit/network/host-name.ts";
 import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
 import { OutboundRefusal } from "./refusal.ts";
 import type { Destination, OutboundRules } from "./rules.ts";
@@ -16,6 +20,8 @@ export interface OutboundOptions {
   readonly rules: OutboundRules;
   readonly resolver: NameResolver;
   readonly clock: Clock;
+  /** The corporate proxy of this machine's network. */
+  readonly proxy?: ProxySettings | undefined;
   /** Certificates to trust besides the system's, PEM. */
   readonly ca?: string[] | undefined;
 }
@@ -47,13 +53,18 @@ export class Outbound {
 
   /** A connected socket, with TLS where the destination has it. Rejects with an OutboundRefusal. */
   async connect(destination: Destination, signal?: AbortSignal): Promise<Socket> {
-    const { clock, rules } = this.options;
-    const addresses = rules.permitted(destination, await this.resolve(destination.host));
+    const { clock, proxy = {} } = this.options;
+    const route = proxyFor(destination.host, destination.port, proxy);
+    const addresses =
+      route === undefined ? await this.permitted(destination) : await this.routed(destination);
     const limit = new AbortController();
     const stop = clock.after(CONNECT_WITHIN_MS, () => limit.abort(new Error("it did not answer in time")));
     const signals = signal === undefined ? limit.signal : AbortSignal.any([limit.signal, signal]);
     try {
-      const socket = await dialFirst(addresses, destination.port, clock, signals);
+      const socket =
+        route === undefined
+          ? await dialFirst(addresses, destination.port, clock, signals)
+          : await this.connectBy(route, destination, signals);
       // Half-open connections are of no use to HTTP.
       socket.allowHalfOpen = false;
       return destination.isSecure ? await this.secure(socket, destination.host, signals) : socket;
@@ -69,6 +80,34 @@ export class Outbound {
   close(): void {
     this.http.destroy();
     this.https.destroy();
+  }
+
+  private async permitted(destination: Destination): Promise<string[]> {
+    return this.options.rules.permitted(destination, await this.resolve(destination.host));
+  }
+
+  /** Behind a corporate proxy that proxy resolves the name. What this machine knows of it is judged all the same. */
+  private async routed(destination: Destination): Promise<string[]> {
+    try {
+      return await this.permitted(destination);
+    } catch (error) {
+      if (!(error instanceof OutboundRefusal) || error.reason !== "not_resolved") throw error;
+      this.options.rules.checkName(destination);
+      return [];
+    }
+  }
+
+  private async connectBy(
+    route: ProxyRoute,
+    { host, port }: Destination,
+    signal: AbortSignal,
+  ): Promise<Socket> {
+    const parsed = parseHost(isIPv6(host) ? `[${host}]` : host);
+    if (parsed === undefined) throw new OutboundRefusal("bad_url", "the URL names no host");
+    const socket = await dialFirst([route.host], route.port, this.options.clock, signal);
+    const through = await connectThroughProxy(socket, route, { host: parsed, port }, signal);
+    // It comes paused, and who speaks HTTP over it waits for nobody to let it go on.
+    return through.resume();
   }
 
   private async resolve(host: string): Promise<string[]> {

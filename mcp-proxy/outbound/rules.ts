@@ -72,6 +72,21 @@ export class OutboundRules {
     throw refusals[0] ?? new OutboundRefusal("not_resolved", `${destination.host} has no address`);
   }
 
+  /**
+   * For a name that only the proxy of the network can resolve: what can be told without an address. That proxy's own rules
+   * are what guards the addresses then.
+   */
+  checkName({ host, port, isSecure }: Destination): void {
+    const where = `${host}:${port}`;
+    if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), undefined, port)) throw denied(where);
+    if (!isSecure) {
+      throw new OutboundRefusal(
+        "plain_http",
+        `${where} is not known here as a private address, and is reached by https:// alone`,
+      );
+    }
+  }
+
   /** The plain form of an address, or why it may not be dialled. */
   private judge({ host, port, isSecure }: Destination, address: string): string | OutboundRefusal {
     const plain = unwrap(address);
@@ -86,10 +101,7 @@ export class OutboundRules {
       return new OutboundRefusal("address_not_allowed", `${where} leads to Tendon itself`);
     }
     if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), plain, port)) {
-      return new OutboundRefusal(
-        "host_denied",
-        `${where} is denied by this installation (TENDON_PROXY_DENY)`,
-      );
+      return denied(where);
     }
     if (isSecure || LOCAL.check(plain, familyOf(plain)) || this.options.ownAddresses().has(plain))
       return plain;
@@ -107,6 +119,10 @@ export class OutboundRules {
       address === "::1" || address.startsWith("127.") || this.options.ownAddresses().has(address);
     return samePort.some(({ addresses, here }) => addresses.has(address) || (here && isHere));
   }
+}
+
+function denied(where: string): OutboundRefusal {
+  return new OutboundRefusal("host_denied", `${where} is denied by this installation (TENDON_PROXY_DENY)`);
 }
 
 function isNever(plain: string): boolean {

@@ -50,6 +50,8 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
   const log = createLogger("test", "silent");
   const connection = dial({ url, token: () => key, proxy: {} });
   const config = {
+    HTTPS_PROXY: undefined,
+    NO_PROXY: undefined,
     TENDON_URL: url,
     TENDON_PROXY_DENY: deny,
     TENDON_PROXY_DESTINATIONS: destinations,
