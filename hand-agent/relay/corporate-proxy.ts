@@ -15,7 +15,8 @@ export async function connectThroughProxy(
   try {
     return await connect(socket, route, target, signal);
   } catch (error) {
-    if (error instanceof ConnectProxyError) throw new RelayRefusal("corporate_proxy", error.message);
-    throw error;
+    if (!(error instanceof ConnectProxyError)) throw error;
+    const told = error.message.replace("proxy of the network", "proxy of the hand agent's network");
+    throw new RelayRefusal("corporate_proxy", told);
   }
 }
