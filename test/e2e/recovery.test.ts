@@ -25,9 +25,9 @@ describe("kill -9", () => {
         "events",
         id,
         "--types",
-        "hand.provisioned",
+        "hand.provisioned,agent.tool_use",
       );
-      return events.length > 0;
+      return events.length > 1;
     });
     return id;
   }

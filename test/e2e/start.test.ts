@@ -226,9 +226,9 @@ describe("stopping", () => {
           "events",
           id,
           "--types",
-          "hand.provisioned",
+          "hand.provisioned,agent.tool_use",
         );
-        return events.length > 0;
+        return events.length > 1;
       });
       const beforeMs = performance.now();
       started.signalGroup(signal);

@@ -39,11 +39,10 @@ const message = (words: string) => ({
   payload: JSON.stringify({ content: [{ type: "text", text: words }] }),
 });
 
-async function talk(words: string): Promise<string> {
+async function talk(words: string, loopSettings = ""): Promise<string> {
   const tools = [{ kind: { case: "handToolset" as const, value: {} } }];
-  const { agent } = await platform
-    .client(AgentService)
-    .createAgent({ spec: { name: "test", system: "Be brief.", model: { id: "claude-test" }, tools } });
+  const spec = { name: "test", system: "Be brief.", model: { id: "claude-test" }, tools, loopSettings };
+  const { agent } = await platform.client(AgentService).createAgent({ spec });
   const { environment } = await platform
     .client(EnvironmentService)
     .createEnvironment({ spec: { name: "here", driver: "process" } });
@@ -57,6 +56,17 @@ async function talk(words: string): Promise<string> {
 
 async function log(sessionId: string): Promise<Event[]> {
   return (await platform.client(SessionService).getEvents({ sessionId, limit: 1000 })).events;
+}
+
+/** The hand may be there before the model has ended the call. */
+async function callRuns(sessionId: string): Promise<void> {
+  await eventually(
+    async () => {
+      const seen = types(await log(sessionId));
+      return seen.includes("hand.provisioned") && seen.includes("agent.tool_use");
+    },
+    { withinMs: 30_000 },
+  );
 }
 
 const types = (events: readonly Event[]) => events.map(({ type }) => type);
@@ -119,9 +129,7 @@ describe("a harness at a real server, with a real hand", () => {
         ],
       });
       const sessionId = await talk("go");
-      await eventually(async () => types(await log(sessionId)).includes("hand.provisioned"), {
-        withinMs: 30_000,
-      });
+      await callRuns(sessionId);
       await platform.program("harness").end("SIGKILL");
       await platform.start("harness");
       const events = await idle(sessionId);
@@ -138,9 +146,7 @@ describe("a harness at a real server, with a real hand", () => {
     async () => {
       await start({ script: [turn([toolUse("bash", { command: "sleep 60" })]), turn(["instead"])] });
       const sessionId = await talk("go");
-      await eventually(async () => types(await log(sessionId)).includes("hand.provisioned"), {
-        withinMs: 30_000,
-      });
+      await callRuns(sessionId);
       const interrupt = { type: "user.interrupt", payload: "{}" };
       await platform
         .client(SessionService)
@@ -161,7 +167,8 @@ describe("a harness at a real server, with a real hand", () => {
       const long = "Grün \u2028 ".repeat(300_000);
       const input = { path: "big.txt", content: "x".repeat(4 * 1024 * 1024) };
       await start({ script: [turn([text(long), toolUse("write", input)]), turn(["Done."])] });
-      const sessionId = await talk("go");
+      // What is asked for here is longer than a model's window.
+      const sessionId = await talk("go", `{"context":{"compact":false}}`);
       const events = await idle(sessionId, 1, 60_000);
       expect(types(events)).not.toContain("session.error");
       const answer = events.find(({ type }) => type === "agent.message")!;
