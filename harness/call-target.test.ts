@@ -73,7 +73,7 @@ describe("what a call stands for", () => {
     }
   });
 
-  it("is allowed only as the stricter of toolset and hand_execute says; what no toolset speaks of, as hand_execute says", () => {
+  it("is allowed only as the strictest of toolset and hand_execute says, and a hand that no toolset speaks of as all of them say", () => {
     const asks = { permission: Permission.ALWAYS_ASK, answerTimeoutMs: 5n, timeoutVerdict: Verdict.ALLOW };
     const ownRules = hands({ tools: { bash: asks, write: { disabled: true } } });
     const policy = (text: string, tools: object[]) => target(text, tools).tool?.policy;
@@ -81,8 +81,38 @@ describe("what a call stands for", () => {
     expect(policy(`{"tool":"other"}`, [ownRules, through()])).toBe("always_allow");
     expect(target(`{"tool":"write"}`, [ownRules, through()]).problem).toContain("not allowed");
     expect(policy(`{"tool":"bash"}`, [hands({}), through(asks)])).toBe("always_ask");
-    expect(policy(`{"tool":"bash","hand":"late"}`, [ownRules, through()])).toBe("always_allow");
+    expect(policy(`{"tool":"bash","hand":"late"}`, [hands({}), through()])).toBe("always_allow");
+    expect(policy(`{"tool":"bash","hand":"late"}`, [through()])).toBe("always_allow");
+    // A rule is not got round by making one more hand, or by passing the hand on and back.
+    expect(policy(`{"tool":"bash","hand":"late"}`, [ownRules, through()])).toBe("always_ask");
+    expect(policy(`{"tool":"bash","hand":"late"}`, [hands({ slot: "x" }), ownRules, through()])).toBe(
+      "always_ask",
+    );
+    expect(target(`{"tool":"write","hand":"late"}`, [ownRules, through()]).problem).toContain("not allowed");
+    expect(policy(`{"tool":"bash","hand":"x"}`, [hands({ slot: "x" }), ownRules, through()])).toBe(
+      "always_allow",
+    );
     expect(policy(`{"tool":"bash","hand":"late"}`, [ownRules, through(asks)])).toBe("always_ask");
     expect(toolCatalogue(create(AgentSpecSchema, { name: "a" }), slots).reach("", "bash")).toBeUndefined();
+  });
+
+  it("does not run when its time is over as long as one of those that ask would wait on", () => {
+    const ask = Permission.ALWAYS_ASK;
+    const lenient = { permission: ask, answerTimeoutMs: 5n, timeoutVerdict: Verdict.ALLOW };
+    const terms = (own: object, reaching: object) => {
+      const spec = create(AgentSpecSchema, {
+        name: "a",
+        tools: [hands({ defaultPolicy: own }), through(reaching)],
+      } as never);
+      return toolCatalogue(spec, slots).reach("", "bash")?.answerTerms;
+    };
+    expect(terms({ permission: ask }, lenient)).toBeUndefined();
+    expect(terms(lenient, { permission: ask })).toBeUndefined();
+    expect(terms({ permission: ask, answerTimeoutMs: 9n }, lenient)).toEqual({
+      timeoutMs: 9,
+      verdict: "deny",
+    });
+    expect(terms({ ...lenient, answerTimeoutMs: 7n }, lenient)).toEqual({ timeoutMs: 7, verdict: "allow" });
+    expect(terms(lenient, {})).toEqual({ timeoutMs: 5, verdict: "allow" });
   });
 });

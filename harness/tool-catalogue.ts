@@ -35,8 +35,9 @@ export interface ToolCatalogue {
   readonly offered: readonly CatalogueTool[];
   find(modelName: string): CatalogueTool | undefined;
   /**
-   * A tool of a hand as `hand_execute` reaches it, whether or not it is offered by itself, with the stricter of the two
-   * permissions. Undefined when `hand_execute` is not offered, or when the slot's toolset disables the tool.
+   * A tool of a hand as `hand_execute` reaches it, whether or not it is offered by itself, with the strictest permission of
+   * `hand_execute` and the slot's toolset; where no toolset speaks of the slot, of all toolsets of hands. Undefined when
+   * `hand_execute` is not offered, or when such a toolset disables the tool.
    */
   reach(slot: string, name: string): CatalogueTool | undefined;
 }
@@ -62,15 +63,29 @@ function reachedTool(
   name: string,
 ): CatalogueTool | undefined {
   if (through === undefined) return undefined;
-  const entry = spec?.tools.find(({ kind }) => kind.case === "handToolset" && kind.value.slot === slot)?.kind;
-  // What no toolset speaks of came later: the tool that reaches it says who may.
-  const own =
-    entry?.case === "handToolset"
-      ? permissionOf(entry.value.tools[name], entry.value.defaultPolicy)
-      : through;
-  if (own === undefined) return undefined;
-  const { policy, answerTerms } = through.policy === "always_allow" ? own : through;
-  return { ...through, kind: "hand", name, slot, policy, answerTerms };
+  const toolsets = (spec?.tools ?? []).flatMap(({ kind }) => (kind.case === "handToolset" ? kind.value : []));
+  const own = toolsets.filter((toolset) => toolset.slot === slot);
+  // No toolset speaks of what came later. No rule is got round by making one more hand, so all of them hold there.
+  const rules = (own.length > 0 ? own : toolsets).map(({ tools, defaultPolicy }) =>
+    permissionOf(tools[name], defaultPolicy),
+  );
+  const allowed = rules.filter((rule) => rule !== undefined);
+  if (allowed.length < rules.length) return undefined;
+  return { ...through, kind: "hand", name, slot, ...strictest([through, ...allowed]) };
+}
+
+type Terms = Pick<CatalogueTool, "policy" | "answerTerms">;
+
+/** Of those that ask, one after whose time the call would run counts only when all are like that, and then the longest. */
+function strictest(all: readonly Terms[]): Terms {
+  const asking = all.filter(({ policy }) => policy !== "always_allow");
+  const [first] = asking;
+  if (first === undefined) return { policy: "always_allow", answerTerms: undefined };
+  const policy = asking.find((terms) => terms.policy === "always_ask")?.policy ?? first.policy;
+  const never = asking.find(({ answerTerms }) => answerTerms?.verdict !== "allow");
+  const timeoutOf = ({ answerTerms }: Terms) => answerTerms?.timeoutMs ?? 0;
+  const longest = asking.reduce((most, terms) => (timeoutOf(terms) > timeoutOf(most) ? terms : most));
+  return { policy, answerTerms: (never ?? longest).answerTerms };
 }
 
 function* offeredTools(
@@ -100,10 +115,7 @@ function* offeredTools(
 }
 
 /** What a toolset says of one of its tools; undefined when it is disabled. */
-function permissionOf(
-  own: ToolPolicy | undefined,
-  fallback: ToolPolicy | undefined,
-): Pick<CatalogueTool, "policy" | "answerTerms"> | undefined {
+function permissionOf(own: ToolPolicy | undefined, fallback: ToolPolicy | undefined): Terms | undefined {
   const policy = own ?? fallback;
   if (policy?.disabled) return undefined;
   const terms = policy?.answerTimeoutMs ? policy : fallback;
