@@ -24,6 +24,9 @@ const BEHIND_POOLER = [
   "replicas-failures",
   "server-admin",
   "server-definitions",
+  "vault",
+  "credential",
+  "credential-oauth",
 ].map((name) => `test/integration/${name}.test.ts`);
 
 const EVERYTHING = { include: ["**/*.test.ts"], wholeFaultTests: false, behindPooler: false };

@@ -106,6 +106,19 @@ describe("a session's credential", () => {
     expect(await git("https://git.example.com/ownership/repo")).toBeUndefined();
   });
 
+  test("of a thread is one of its root's vaults", async () => {
+    const { home } = rig;
+    const [ofRoot, ofThread] = [await home.newVault(), await home.newVault()];
+    await home.addCredential(ofRoot, bearer(URL_A), "secret-of-root");
+    await home.addCredential(ofThread, bearer(URL_A), "secret-of-thread");
+    const [root, thread] = [await home.newSession([ofRoot]), await home.newSession([ofThread])];
+    await query("update sessions set root_session_id = $2 where session_id = $1", [thread, root]);
+    const grant = await proxy.credentials.grant(needOf(home, thread, URL_A));
+    expect(grant!.headers).toEqual({ authorization: "Bearer secret-of-root" });
+    await home.sessions.archiveSession({ sessionId: root, interrupt: true });
+    expect(await refusal(proxy.credentials.grant(needOf(home, thread, URL_A)))).toBe("SESSION_ARCHIVED");
+  });
+
   test("counts as it is now: a new secret, an archived credential and vault count from the next request on", async () => {
     const { home } = rig;
     const vaultId = await home.newVault();
