@@ -24,12 +24,14 @@ export async function stopSessions(
   const stopped: string[] = [];
   let failure: unknown;
   const stopNext = async () => {
-    for (let sessionId = waiting.shift(); sessionId !== undefined; sessionId = waiting.shift()) {
+    for (let tree = waiting.shift(); tree !== undefined; tree = waiting.shift()) {
       signal.throwIfAborted();
       try {
-        stopped.push(...(await trees.stop(sessionId)));
+        await trees.stop(tree);
+        stopped.push(...tree.sessionIds);
       } catch (error) {
         if (isTendonError(error, "NOT_FOUND") || isTendonError(error, "SESSION_ARCHIVED")) continue;
+        const { rootSessionId: sessionId } = tree;
         log.warn({ sessionId, error: messageOf(error) }, "a session could not be interrupted");
         failure = error;
       }

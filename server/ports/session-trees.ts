@@ -1,7 +1,14 @@
 /** Sessions with their threads, for those who stop them. */
+
+/** A root, and who of its tree works, waits for threads or has something to do. */
+export interface ActiveTree {
+  readonly rootSessionId: string;
+  readonly sessionIds: readonly string[];
+}
+
 export interface SessionTrees {
-  /** Roots of the trees in which somebody works, waits for threads or has something to do. Undefined: of all workspaces. */
-  active(workspaceId: string | undefined): Promise<string[]>;
-  /** Interrupts everyone in the tree, so that nothing of it goes on by itself. Gives who was interrupted. NOT_FOUND, SESSION_ARCHIVED. */
-  stop(sessionId: string): Promise<string[]>;
+  /** At most 10,000 trees in which somebody is active. Undefined: of all workspaces. */
+  active(workspaceId: string | undefined): Promise<ActiveTree[]>;
+  /** Interrupts everyone in the tree, so that nothing of it goes on by itself. NOT_FOUND. */
+  stop(tree: ActiveTree): Promise<void>;
 }

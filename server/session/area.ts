@@ -72,7 +72,10 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
       signer,
       { name: "append queue", start: async () => {}, stop: () => events.close() },
     ],
-    trees: { active: (workspaceId) => deps.threads.activeTrees(workspaceId), stop: stopTree },
+    trees: {
+      active: (workspaceId) => deps.threads.activeTrees(workspaceId),
+      stop: ({ rootSessionId, sessionIds }) => endings.interrupt(rootSessionId, sessionIds),
+    },
     sessionLog: createSessionLog({ events, sessions, hub }),
     sessionDirectory: {
       async get(sessionId) {

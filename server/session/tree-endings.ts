@@ -53,17 +53,21 @@ export class TreeEndings {
 
   /** Interrupts the session and all below it; nothing of it goes on by itself. Gives who was active or held. */
   async stop(sessionId: string): Promise<string[]> {
-    const { threads, events, hub, relay } = this.deps;
+    const { threads } = this.deps;
     const active = isId("thread", sessionId)
       ? await threads.active([sessionId, ...(await this.below(sessionId))], true)
       : await threads.activeInTree(sessionId, true);
-    if (active.length === 0) return [];
+    if (active.length > 0) await this.interrupt(sessionId, active);
+    return active;
+  }
+
+  /** The same where it is known who is active. */
+  async interrupt(sessionId: string, active: readonly string[]): Promise<void> {
+    const { events, hub, relay } = this.deps;
     const event = treeEvent(newId("event"), "user.interrupt", { keeps_queued: true });
     const appended = await events.append({ sessionId, events: [event], authority: "server" });
     announceAppended(hub, sessionId, appended);
-    // Threads are told in turn; where there are none, nobody waits for that to be found.
-    const told = relay().relay(sessionId);
-    if (active.some((id) => id !== sessionId)) await told;
-    return active;
+    // Threads that rest have nothing to hear; who comes to work meanwhile hears of it from the relay's next round.
+    if (active.some((id) => id !== sessionId)) await relay().relay(sessionId);
   }
 }

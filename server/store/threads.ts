@@ -69,6 +69,12 @@ export interface ThreadWait {
   readonly overdue: boolean;
 }
 
+/** A root, and who of its tree is active. */
+export interface ActiveTree {
+  readonly rootSessionId: string;
+  readonly sessionIds: readonly string[];
+}
+
 export interface ThreadStore {
   place(sessionId: string): Promise<TreePlace | undefined>;
   /**
@@ -103,7 +109,7 @@ export interface ThreadStore {
   /** The same of a root and all of its threads, in one look. */
   activeInTree(rootSessionId: string, withHeld: boolean): Promise<string[]>;
   /** Roots of all trees of a workspace, or of the installation, in which somebody is active. */
-  activeTrees(workspaceId: string | undefined): Promise<string[]>;
+  activeTrees(workspaceId: string | undefined): Promise<ActiveTree[]>;
   /** Whether nobody of the root's tree works or has something to do; those that wait for threads do not. */
   isQuiet(rootSessionId: string): Promise<boolean>;
   /** Every thread of the root, deep ones first. */

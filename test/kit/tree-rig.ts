@@ -27,12 +27,16 @@ export class TreeRig {
   server!: TestServer;
   private brains!: Brains;
 
-  private constructor(database: TestDatabase) {
+  private readonly settings: Readonly<Record<string, string>>;
+
+  private constructor(database: TestDatabase, settings: Readonly<Record<string, string>>) {
     this.database = database;
+    this.settings = settings;
   }
 
-  static async start(): Promise<TreeRig> {
-    const rig = new TreeRig(await createTestDatabase());
+  /** `settings`: further ones of the server. */
+  static async start(settings: Readonly<Record<string, string>> = {}): Promise<TreeRig> {
+    const rig = new TreeRig(await createTestDatabase(), settings);
     await rig.startServer();
     const request = { spec: { name: "default" }, makeDefault: true };
     await rig.server.client(EnvironmentService).createEnvironment(request);
@@ -52,7 +56,8 @@ export class TreeRig {
 
   private async startServer(): Promise<void> {
     const databaseUrl = this.database.url;
-    const settings = this.adminKey === "" ? {} : { TENDON_ADMIN_KEY: this.adminKey };
+    const adminKey = this.adminKey === "" ? {} : { TENDON_ADMIN_KEY: this.adminKey };
+    const settings = { ...this.settings, ...adminKey };
     this.server = await startServer({ databaseUrl, replaceAdminKey: this.adminKey === "", settings });
     this.adminKey ||= this.server.adminKey;
     await this.startHarness();

@@ -37,12 +37,19 @@ create table tree_news (
   primary key (session_id, position)
 );
 
--- Results of calls that the root's log shows, because a client was asked about them, are shown there too.
+-- Results of calls that the root's log shows, because a client was asked about them, are shown there too. An interrupt is
+-- news where there are threads: they are made under the lock of the root's row, which its log's writer has now.
 create function note_tree_news() returns trigger language plpgsql as $body$
 begin
   if new.type in ('agent.tool_result', 'agent.mcp_tool_result') then
     perform 1 from sessions s join events e on e.session_id = s.root_session_id and e.event_id = new.answers
       where s.session_id = new.session_id;
+    if not found then
+      return null;
+    end if;
+  end if;
+  if new.type = 'user.interrupt' and new.thread_id = '' and not starts_with(new.session_id, 'sthr_') then
+    perform 1 from sessions where root_session_id = new.session_id limit 1;
     if not found then
       return null;
     end if;

@@ -291,19 +291,21 @@ function members(
          ) s where (${IS_ACTIVE}) or ($2 and ${IS_HELD})`,
         [rootSessionId, withHeld],
       ),
-    activeTrees: (workspaceId) =>
-      ids(
-        `select distinct coalesce(root_session_id, session_id) as session_id from (
+    async activeTrees(workspaceId) {
+      const { rows } = await pool.query<{ root: string; ids: string[] }>(
+        `select coalesce(root_session_id, session_id) as root, array_agg(session_id) as ids from (
            select session_id, root_session_id, workspace_id from sessions
              where status in ('running', 'rescheduling') and archived_at is null
-           union all
+           union
            select session_id, root_session_id, workspace_id from sessions
              where work_position > rested_position and archived_at is null
-           union all
+           union
            select s.session_id, s.root_session_id, s.workspace_id from thread_waits join sessions s using (session_id)
-         ) busy where $1::text is null or workspace_id = $1 order by session_id limit ${MAX_TREES}`,
+         ) busy where $1::text is null or workspace_id = $1 group by root order by root limit ${MAX_TREES}`,
         [workspaceId ?? null],
-      ),
+      );
+      return rows.map(({ root, ids }) => ({ rootSessionId: root, sessionIds: ids }));
+    },
     async isQuiet(rootSessionId) {
       const { rowCount } = await pool.query(
         `select 1 from (
