@@ -27,6 +27,8 @@ const cleanups: (() => Promise<unknown> | unknown)[] = [];
 let receiver: SpanReceiver;
 let admin: Connection;
 let agentId = "";
+let url = "";
+let key = "";
 
 beforeAll(async () => {
   receiver = await startSpanReceiver();
@@ -34,7 +36,8 @@ beforeAll(async () => {
   const database = await createTestDatabase();
   cleanups.push(() => database.drop());
   const a = await startReplica(database.url);
-  const key = (await readFile(join(a.dataDir, "admin.key"), "utf8")).trim();
+  key = (await readFile(join(a.dataDir, "admin.key"), "utf8")).trim();
+  url = a.url;
   admin = dial({ url: a.url, token: () => key, proxy: {} });
   cleanups.push(() => admin.close());
   const b = await startReplica(database.url);
@@ -162,6 +165,27 @@ describe("one user message of a client that traces", () => {
     // A caller that does not record is followed: no more spans of it come, whatever comes of later messages.
     await say("hello", {});
     expect(spansOfTrace().length).toBe(before);
+  });
+
+  test("is followed over plain HTTP as it is over gRPC", async () => {
+    const { session } = await admin.client(SessionService).createSession({ agentId });
+    const traceId = TRACE.replace("4bf9", "5bf9");
+    const payload = JSON.stringify({ content: [{ type: "text", text: "hello" }] });
+    const answer = await fetch(`${url}/tendon.v1.SessionService/EmitEvents`, {
+      method: "POST",
+      headers: {
+        "content-type": "application/json",
+        authorization: `Bearer ${key}`,
+        traceparent: `00-${traceId}-${CLIENT_SPAN}-01`,
+      },
+      body: JSON.stringify({ sessionId: session?.id, events: [{ type: "user.message", payload }] }),
+    });
+    expect(answer.status).toBe(200);
+    const turn = await eventually(
+      () => receiver.spans.find((span) => span.traceId === traceId && span.name === "turn"),
+      { withinMs: 20_000 },
+    );
+    expect(turn.attributes["tendon.session_id"]).toBe(session?.id);
   });
 
   test("that tells no trace, begins one at the server", async () => {
