@@ -12,6 +12,7 @@
 import { createHash } from "node:crypto";
 import { posix } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { messageOf } from "../../kit/errors.ts";
 import {
   type MemoryChange,
   MemoryChangeOutcome,
@@ -19,7 +20,7 @@ import {
   type SyncMemoryRequestSchema,
   type SyncMemoryResponse,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import type { HandMounts } from "../drivers/driver.ts";
+import type { FileError, HandMounts } from "../drivers/driver.ts";
 import { MAX_FILE_BYTES, type MemoryScanner, type Scan, type ScannedFile } from "./memory-scan.ts";
 import type { MountedStore } from "./mount-config.ts";
 import type { StoreState } from "./mount-state.ts";
@@ -37,14 +38,14 @@ const MAX_CHANGE_BYTES = 1024 * 1024;
 const MAX_WANTED = 64;
 /** Conflicts leave new files; those are changes of the next round. */
 const MAX_ROUNDS = 3;
-/** What a result says of its files in one go. */
-const MAX_NOTES = 10;
 
 export interface MemoryCopyOptions {
   readonly store: MountedStore;
   readonly state: StoreState;
   readonly mounts: HandMounts;
   readonly scanner: MemoryScanner;
+  /** Told what the model has to hear of, when it happens. */
+  readonly note?: (text: string) => void;
 }
 
 export class MemoryCopy {
@@ -55,7 +56,10 @@ export class MemoryCopy {
     this.options = options;
   }
 
-  /** Gives what the model has to hear of. Rejects when the server cannot be reached; what was done by then stays. */
+  /**
+   * Gives all that was noted. Rejects when the server cannot be reached; what was done by then stays, and what was noted
+   * by then has to be told.
+   */
   async bringUpToDate(sync: Sync, signal: AbortSignal): Promise<string[]> {
     this.notes = [];
     for (let round = 1; round <= MAX_ROUNDS; round += 1) {
@@ -66,9 +70,7 @@ export class MemoryCopy {
       await this.fetch(sync, wanted, scan, signal);
       if (conflicts === 0) break;
     }
-    return this.notes.length <= MAX_NOTES
-      ? this.notes
-      : [...this.notes.slice(0, MAX_NOTES), `and ${this.notes.length - MAX_NOTES} more files like these`];
+    return this.notes;
   }
 
   /** Nothing of the store stays in the hand. */
@@ -87,7 +89,9 @@ export class MemoryCopy {
 
   private async changesIn(scan: Scan, signal: AbortSignal): Promise<Change[]> {
     const { state, store } = this.options;
-    const changes: Change[] = [];
+    // First what goes: a file may stand where a directory was, or the other way round.
+    const changes = scan.isWhole ? await this.deletionsIn(scan) : [];
+    if (!scan.isWhole) this.note("there are too many files in it; not all of them are looked at");
     for (const [path, file] of scan.files) {
       const mark = file.kind === "text" ? file.sha256 : file.why;
       const base = state.files[path] ?? "";
@@ -103,17 +107,25 @@ export class MemoryCopy {
       const content = await this.read(path, signal);
       if (content !== undefined) changes.push({ path, baseSha256: base, content, sha256: digestOf(content) });
     }
-    if (!scan.isWhole) {
-      this.notes.push("there are too many files in it; not all of them are looked at");
-      return changes;
-    }
+    return changes;
+  }
+
+  /** What could not be looked at is not gone. */
+  private async deletionsIn(scan: Scan): Promise<Change[]> {
+    const { state, store, mounts } = this.options;
+    const deletions: Change[] = [];
     for (const [path, baseSha256] of Object.entries(state.files)) {
       if (scan.files.has(path)) continue;
+      const isGone = await mounts.files.stat(store.path + path).then(
+        ({ type }) => type !== "file",
+        (error) => ["not_found", "not_a_directory"].includes((error as FileError).code),
+      );
+      if (!isGone) continue;
       if (store.readOnly) this.putBack(path, baseSha256);
-      else changes.push({ path, baseSha256, sha256: "" });
+      else deletions.push({ path, baseSha256, sha256: "" });
     }
     for (const path of Object.keys(state.refused)) if (!scan.files.has(path)) delete state.refused[path];
-    return changes;
+    return deletions;
   }
 
   /** Sends the changes, and hears what is in the store. Gives how many of them met with something newer. */
@@ -162,31 +174,41 @@ export class MemoryCopy {
     const { state, store, mounts } = this.options;
     delete state.files[path];
     if (content === undefined) {
-      this.notes.push(
+      this.note(
         `${store.path}${path} was deleted here, but had been changed elsewhere meanwhile: it is back, as it is in the store`,
       );
       return;
     }
-    const { dir, name, ext } = posix.parse(path);
-    const aside = posix.join(dir, `${name}.conflict-${sha256.slice(0, 8)}${ext}`);
-    await mounts.files.rename(store.path + path, store.path + aside);
-    this.notes.push(
+    const aside = asideName(path, sha256);
+    try {
+      await mounts.files.rename(store.path + path, store.path + aside);
+    } catch (error) {
+      // It went meanwhile.
+      if ((error as FileError).code === "not_found") return;
+      throw error;
+    }
+    this.note(
       `${store.path}${path} had been changed elsewhere meanwhile: the store's text stands there now, and what was written here is in ${store.path}${aside}. Merge what is needed, then delete that file`,
     );
   }
 
   /** Where nothing keeps processes from changing a read-only copy. */
+  private note(text: string): void {
+    this.notes.push(text);
+    this.options.note?.(text);
+  }
+
   private putBack(path: string, base: string): void {
     const { state, store } = this.options;
     if (base === "" || state.wanted.includes(path)) return;
     state.wanted.push(path);
-    this.notes.push(`${store.path}${path} is read-only: what was done to it here is undone`);
+    this.note(`${store.path}${path} is read-only: what was done to it here is undone`);
   }
 
   private refuse(path: string, mark: string, why: string): void {
     const { state, store } = this.options;
     state.refused[path] = mark;
-    this.notes.push(`${store.path}${path} is not saved in the memory store: ${why}`);
+    this.note(`${store.path}${path} is not saved in the memory store: ${why}`);
   }
 
   /** What is in the store and not here is wanted; what is here as it was and not in the store goes. */
@@ -203,8 +225,14 @@ export class MemoryCopy {
       // Changed here meanwhile: the next round makes it again. M3.
       delete state.files[path];
       if (now === undefined || digestOf(now) !== sha256) continue;
-      await mounts.files.remove(store.path + path);
-      await this.removeEmptyAbove(path);
+      try {
+        await mounts.files.remove(store.path + path);
+        await this.removeEmptyAbove(path);
+      } catch (error) {
+        this.note(
+          `${store.path}${path} is not in the store any more and could not be removed: ${messageOf(error)}`,
+        );
+      }
     }
   }
 
@@ -221,10 +249,11 @@ export class MemoryCopy {
     signal: AbortSignal,
   ): Promise<void> {
     const { state, store } = this.options;
-    state.wanted = [...wanted];
-    while (state.wanted.length > 0) {
+    const failed: string[] = [];
+    for (let todo = [...wanted]; todo.length > 0; ) {
       signal.throwIfAborted();
-      const asked = state.wanted.slice(0, MAX_WANTED);
+      state.wanted = [...failed, ...todo];
+      const asked = todo.slice(0, MAX_WANTED);
       const { texts } = await sync({
         memoryStoreId: store.memoryStoreId,
         revision: BigInt(state.revision),
@@ -234,18 +263,14 @@ export class MemoryCopy {
       // Those before the last one that came and did not come themselves are gone; those behind it did not fit.
       const done = last === undefined ? asked.length : asked.indexOf(last) + 1;
       const came = new Map(texts.map(({ path, content }) => [path, content]));
-      const failed: string[] = [];
       for (const path of asked.slice(0, done)) {
         const content = came.get(path);
         if (content !== undefined && !(await this.putDown(path, content, scan))) failed.push(path);
       }
-      state.wanted = state.wanted.slice(done);
-      if (failed.length > 0) {
-        // Tried again the next time.
-        state.wanted.push(...failed);
-        if (state.wanted.length === failed.length) return;
-      }
+      todo = todo.slice(done);
     }
+    // Tried again the next time.
+    state.wanted = failed;
   }
 
   /** False when it could not be written. */
@@ -259,7 +284,7 @@ export class MemoryCopy {
       delete state.refused[path];
       return true;
     } catch (error) {
-      this.notes.push(`${at} could not be brought up to date: ${(error as Error).message}`);
+      this.note(`${at} could not be brought up to date: ${messageOf(error)}`);
       return false;
     }
   }
@@ -321,6 +346,18 @@ function* batchesOf(changes: readonly Change[]): Generator<Change[]> {
 
 function wireOf({ path, baseSha256, content }: Change): MessageInitShape<typeof MemoryChangeSchema> {
   return content === undefined ? { path, baseSha256 } : { path, baseSha256, content };
+}
+
+const MAX_NAME_BYTES = 255;
+
+/** `notes.md` → `notes.conflict-1a2b3c4d.md`, cut where no file could be called so. */
+function asideName(path: string, sha256: string): string {
+  const { dir, name, ext } = posix.parse(path);
+  const end = `.conflict-${sha256.slice(0, 8)}${ext}`;
+  let start = name;
+  while (start !== "" && Buffer.byteLength(start + end) > MAX_NAME_BYTES)
+    start = [...start].slice(0, -1).join("");
+  return posix.join(dir, start + end);
 }
 
 function digestOf(content: Uint8Array): string {

@@ -76,6 +76,7 @@ export async function fillMounts(
 const CALL_WITHIN_MS = 10_000;
 const QUICK_MS = 1_500;
 const MAX_UNTOLD = 20;
+const MAX_NOTES = 20;
 
 interface Kept {
   state: MountState;
@@ -110,9 +111,8 @@ export class Mounts {
   /** All of it, for a new hand. Rejects when it could not be had. */
   async fill(mounted: MountedHand, signal: AbortSignal): Promise<void> {
     await this.inTurn(mounted, signal, async (kept, mounts) => {
-      for (const store of mounted.config.memoryStores)
-        await this.syncStore(mounted, mounts, kept, store, signal);
-      if (mounted.config.sessionLog) await this.syncLog(mounted, mounts, kept, signal);
+      const notes = await this.syncAll(mounted, mounts, kept, signal, mounted.config.sessionLog);
+      await this.tellLater(mounted.hand.id, notes);
     });
   }
 
@@ -141,11 +141,14 @@ export class Mounts {
   async save(hand: Hand, withinMs = CALL_WITHIN_MS): Promise<void> {
     const mounted = this.of(hand);
     if (mounted === undefined) return;
-    const notes = await this.afterCall(mounted, withinMs);
+    await this.tellLater(hand.id, await this.afterCall(mounted, withinMs));
+  }
+
+  private async tellLater(handId: string, notes: readonly string[]): Promise<void> {
     if (notes.length === 0) return;
-    const { state } = await this.keep(hand.id);
+    const { state } = await this.keep(handId);
     state.untold = [...state.untold, ...notes].slice(-MAX_UNTOLD);
-    await this.states.write(hand.id, state);
+    await this.states.write(handId, state);
   }
 
   /** The same for an agent that stops: hands have little time then. */
@@ -212,38 +215,40 @@ export class Mounts {
     withLog: boolean,
   ): Promise<string[]> {
     const notes: string[] = [];
-    for (const store of mounted.config.memoryStores)
-      notes.push(...(await this.syncStore(mounted, mounts, kept, store, signal)));
-    if (withLog) await this.syncLog(mounted, mounts, kept, signal);
-    return notes.map((note) => `[${note}]`);
+    const note = (text: string) => void notes.push(`[${text}]`);
+    try {
+      for (const store of mounted.config.memoryStores)
+        await this.syncStore(mounted, mounts, kept, { store, note }, signal);
+      if (withLog) await this.syncLog(mounted, mounts, kept, signal);
+      return shortened(notes);
+    } catch (error) {
+      await this.tellLater(mounted.hand.id, notes);
+      throw error;
+    }
   }
 
   private async syncStore(
     { hand, ownerNumber }: MountedHand,
     mounts: HandMounts,
     kept: Kept,
-    store: MountedStore,
+    { store, note }: { store: MountedStore; note: (text: string) => void },
     signal: AbortSignal,
-  ): Promise<string[]> {
+  ): Promise<void> {
     const { memoryStoreId } = store;
     const state = kept.state.stores[memoryStoreId] ?? newStoreState();
     kept.state.stores[memoryStoreId] = state;
     const before = fingerprint(state);
-    const copy = new MemoryCopy({
-      store,
-      state,
-      mounts,
-      scanner: scannerOf(kept, store, mounts, this.deps.clock),
-    });
+    const scanner = scannerOf(kept, store, mounts, this.deps.clock);
+    const copy = new MemoryCopy({ store, state, mounts, scanner, note });
     const sync = (request: SyncRequest) =>
       this.deps.server.syncMemory({ ...request, handId: hand.id, ownerNumber: ownerNumber() }, signal);
     try {
-      return await copy.bringUpToDate(sync, signal);
+      await copy.bringUpToDate(sync, signal);
     } catch (error) {
       if (!isTendonError(error, "NOT_FOUND")) throw error;
       // It was deleted, or the hand belongs to a session that was not given it.
       await copy.clear(signal);
-      return before === EMPTY ? [] : [`${store.path}: the memory store is not there any more`];
+      if (before !== EMPTY) note(`${store.path}: the memory store is not there any more`);
     } finally {
       if (fingerprint(state) !== before) await this.states.write(hand.id, kept.state);
     }
@@ -312,6 +317,12 @@ function startAnew(state: MountState, { memoryStores }: MountConfig, { made }: H
   for (const { memoryStoreId, path } of memoryStores)
     if (made.includes(path)) state.stores[memoryStoreId] = newStoreState();
   if (made.includes(SESSION_DIR)) state.log = undefined;
+}
+
+/** A result is not there to list hundreds of files. */
+function shortened(notes: readonly string[]): string[] {
+  if (notes.length <= MAX_NOTES) return [...notes];
+  return [...notes.slice(0, MAX_NOTES), `[and ${notes.length - MAX_NOTES} more files like these]`];
 }
 
 function fingerprint(state: StoreState): string {

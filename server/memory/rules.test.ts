@@ -17,7 +17,7 @@ test("a path has parts that every file system and every program reads alike", ()
     "/\u200b",
     "/e\u0301",
   ];
-  for (const path of [...wrong, `/${"x/".repeat(20)}x`, `/${"é".repeat(512)}`])
+  for (const path of [...wrong, `/${"x/".repeat(20)}x`, `/${"é".repeat(128)}`])
     expect(pathProblem(path), JSON.stringify(path)).toBeTypeOf("string");
 });
 

@@ -5,6 +5,8 @@ import { MAX_CONTENT_BYTES } from "../store/memories.ts";
 
 const MAX_PATH_BYTES = 1024;
 const MAX_PARTS = 20;
+/** Stores are directories in hands. */
+const MAX_PART_BYTES = 255;
 const CONTROL = /\p{Cc}/u;
 /** Control and format characters, and the two separators that some programs take for line ends. */
 const UNSEEN = /[\p{Cc}\p{Cf}\u2028\u2029]/u;
@@ -21,6 +23,8 @@ export function pathProblem(path: string): string | undefined {
   if (path.normalize("NFC") !== path) return "must be composed Unicode (NFC)";
   const parts = path.slice(1).split("/");
   if (parts.length > MAX_PARTS) return `must have at most ${MAX_PARTS} parts`;
+  if (parts.some((part) => Buffer.byteLength(part) > MAX_PART_BYTES))
+    return `must have parts of at most ${MAX_PART_BYTES} bytes, as names of files are`;
   if (parts.some((part) => part === "" || part === "." || part === ".."))
     return "must have no empty part, no . and no ..";
   return undefined;

@@ -1,8 +1,10 @@
 /** Memory stores and session logs in hands: the real server and the real agent with process hands. */
 import { createHash } from "node:crypto";
-import { rm } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { rm, writeFile } from "node:fs/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type { HandAgent } from "../../hand-agent/hand-agent.ts";
+import { createLogger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
@@ -17,11 +19,16 @@ import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
 import { copyIn, copyOut } from "../kit/hand-copies.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
+import { startTcpRelay, type TcpRelay } from "../kit/tcp-relay.ts";
 
 let database: TestDatabase;
 let server: TestServer;
 let dir: Awaited<ReturnType<typeof makeAgentDir>>;
 let agent: HandAgent;
+/** Between agent and server. */
+let relay: TcpRelay;
+/** What the agent has warned of. */
+const warnings: string[] = [];
 let memory: Client<typeof MemoryService>;
 let hands: Client<typeof HandService>;
 let sessions: Client<typeof SessionService>;
@@ -38,15 +45,24 @@ beforeAll(async () => {
   const environment = { spec: { name: "default", driver: "process", sessionLog: true }, makeDefault: true };
   await server.client(EnvironmentService).createEnvironment(environment);
   const { secret } = await server.client(AdminService).createJoinToken({ uses: 5 });
-  agent = agentInProcess({ url: server.url, dataDir: dir.path, joinToken: secret, drainMs: 200 });
-  await agent.start();
+  relay = await startTcpRelay(server.port);
+  await startAgent(secret);
 });
 afterAll(async () => {
   await agent?.stop();
+  await relay?.close();
   await server?.stop();
   await dir?.remove();
   await database?.drop();
 });
+
+async function startAgent(joinToken?: string): Promise<void> {
+  const log = Object.create(createLogger("hand-agent", "silent"));
+  log.warn = (_facts: object, text: string) => void warnings.push(text);
+  const url = `http://127.0.0.1:${relay.port}`;
+  agent = agentInProcess({ url, dataDir: dir.path, drainMs: 200, log, ...(joinToken && { joinToken }) });
+  await agent.start();
+}
 
 const sha256 = (text: string) => createHash("sha256").update(text).digest("hex");
 let calls = 0;
@@ -234,8 +250,7 @@ test("stores and log survive parking and a new life of the agent, and nothing is
   await bash(handId, "echo 2 >/mnt/memory/kept/a; wc -l </mnt/session/events.ndjson");
   await agent.stop();
   await memory.updateMemory({ memoryStoreId, path: "/b", content: "changed meanwhile" });
-  agent = agentInProcess({ url: server.url, dataDir: dir.path, drainMs: 200 });
-  await agent.start();
+  await startAgent();
   const told = await bash(handId, "cd /mnt/memory/kept; cat a b; echo 3 >c");
   expect(told.split("\n").slice(-2)).toEqual(["2", "changed meanwhile"]);
   expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n", "/b": "changed meanwhile", "/c": "3\n" });
@@ -246,7 +261,7 @@ test("stores and log survive parking and a new life of the agent, and nothing is
   expect(positions).toEqual(positions.map((_, n) => n + 1));
 });
 
-test("what a background process changed is saved before its processes are ended, and a conflict of that moment is told later", async () => {
+test("what a background process changed outlives its process and its agent, and a conflict of that moment is told with the next call", async () => {
   const memoryStoreId = await newStore("bg", { "/a": "1", "/b": "1" });
   const { handId } = await sessionWith([{ memoryStoreId }]);
   const later =
@@ -261,13 +276,12 @@ test("what a background process changed is saved before its processes are ended,
     );
   await eventually(isDone);
   await agent.stop();
-  const aside = `/b.conflict-${sha256("2\n").slice(0, 8)}`;
-  expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n", "/b": "theirs", [aside]: "2\n" });
-  agent = agentInProcess({ url: server.url, dataDir: dir.path, drainMs: 200 });
-  await agent.start();
+  await startAgent();
   const told = await bash(handId, "cat /mnt/memory/bg/b");
   expect(told).toContain(`/mnt/memory/bg/b had been changed elsewhere meanwhile`);
   expect(told.endsWith("theirs")).toBe(true);
+  const aside = `/b.conflict-${sha256("2\n").slice(0, 8)}`;
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n", "/b": "theirs", [aside]: "2\n" });
 });
 
 test("a hand that passes to another session takes nothing of the first one's memory along (H6)", async () => {
@@ -303,9 +317,29 @@ test("a store's directory that somebody removed from the machine is filled anew,
   const files = (await bash(handId, "pwd")).replace(/\/work$/, "");
   await agent.stop();
   await rm(`${files}/mnt`, { recursive: true });
-  agent = agentInProcess({ url: server.url, dataDir: dir.path, drainMs: 200 });
-  await agent.start();
+  await startAgent();
   expect((await bash(handId, "cat /mnt/memory/safe/*")).endsWith("12")).toBe(true);
   expect(await bash(handId, "head -n 1 /mnt/session/events.ndjson")).toContain('"position":1,');
   expect(await stored(memoryStoreId)).toEqual({ "/a": "1", "/b": "2" });
+});
+
+test("a call whose agent is cut off when it ends says that its changes are not saved, and the next one saves them", async () => {
+  const memoryStoreId = await newStore("cut", { "/a": "1" });
+  const { handId } = await sessionWith([{ memoryStoreId }]);
+  const work = (await bash(handId, "pwd")).trim();
+  const running = bash(
+    handId,
+    "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo 2 >/mnt/memory/cut/a",
+  );
+  await eventually(() => existsSync(`${work}/begun`));
+  // Nobody answers there.
+  relay.aim(1);
+  relay.cut();
+  await writeFile(`${work}/go`, "");
+  await eventually(() => warnings.includes("the mounts of a hand are not up to date"));
+  relay.aim(server.port);
+  expect(await running).toContain("[/mnt: changes are not saved yet and will be with the next call");
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "1" });
+  expect(await bash(handId, "cat /mnt/memory/cut/a")).toBe("2");
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n" });
 });

@@ -372,8 +372,8 @@ export declare type CreateMemoryRequest = Message<"tendon.v1.CreateMemoryRequest
   memoryStoreId: string;
 
   /**
-   * Begins with `/`; 1 to 20 parts, none empty, `.` or `..`; no control or format characters; composed (NFC) and at most
-   * 1024 bytes.
+   * Begins with `/`; 1 to 20 parts of at most 255 bytes, none empty, `.` or `..`; no control or format characters; composed
+   * (NFC) and at most 1024 bytes.
    *
    * @generated from field: string path = 3;
    */
