@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { root, setUp } from "./set-up.mjs";
 
-setUp();
+setUp({ withDev: true });
 const { status } = spawnSync(
   process.execPath,
   ["--import", "tsx", join(root, "bench/main.ts"), ...process.argv.slice(2)],

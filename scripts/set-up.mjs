@@ -57,8 +57,8 @@ function run(what, command, args) {
   console.error(`${what}: done in ${((performance.now() - startedMs) / 1000).toFixed(1)} s`);
 }
 
-/** Whether npm's own record of what it installed is of this lock file. */
-function isInstalled() {
+/** Whether npm's own record of what it installed is of this lock file; without `withDev`, of the part that programs need. */
+function isInstalled(withDev) {
   const marker = join(root, "node_modules/.package-lock.json");
   if (!existsSync(marker)) return false;
   const wanted = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
@@ -66,17 +66,23 @@ function isInstalled() {
   return (
     Object.entries(present).every(([path, entry]) => wanted[path]?.version === entry.version) &&
     Object.entries(wanted).every(
-      ([path, entry]) => path === "" || entry.optional || present[path] !== undefined,
+      ([path, entry]) =>
+        path === "" || entry.optional || (entry.dev && !withDev) || present[path] !== undefined,
     )
   );
 }
 
-/** Ends the process with one clear line when it cannot. */
-export function setUp() {
+/**
+ * Ends the process with one clear line when it cannot. `withDev`: also what tests and benches need, which is several times
+ * as much.
+ */
+export function setUp({ withDev = false } = {}) {
   assertNode();
   // No dependency needs its install script for the main job.
-  if (!isInstalled())
-    run("Installing packages", "npm", ["ci", "--ignore-scripts", "--no-audit", "--no-fund"]);
+  if (!isInstalled(withDev)) {
+    const extent = withDev ? "--include=dev" : "--omit=dev";
+    run("Installing packages", "npm", ["ci", extent, "--ignore-scripts", "--no-audit", "--no-fund"]);
+  }
   const newest = Math.max(...SOURCES.map((source) => newestBelow(join(root, source))));
   const oldestBuilt = Math.min(...PROGRAMS.map((name) => mtimeMs(join(root, `dist/${name}.mjs`))));
   if (oldestBuilt < newest) run("Building", process.execPath, [join(root, "scripts/build.mjs"), "--quiet"]);

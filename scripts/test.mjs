@@ -3,7 +3,7 @@ import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { root, setUp } from "./set-up.mjs";
 
-setUp();
+setUp({ withDev: true });
 const vitest = join(root, "node_modules/vitest/vitest.mjs");
 const { status, signal } = spawnSync(process.execPath, [vitest, "run", ...process.argv.slice(2)], {
   cwd: root,
