@@ -28,7 +28,7 @@ export async function workspaceUsage(
     return `(coalesce(sum(s.${count}), 0)${running} + w.erased_usage[${index + 1}])::text as ${count}`;
   });
   const { rows } = await db.query<Row>(
-    `select count(s.session_id)::text as sessions, ${sums.join(", ")}
+    `select (count(s.session_id) - count(s.root_session_id))::text as sessions, ${sums.join(", ")}
      from workspaces w left join sessions s using (workspace_id) where w.workspace_id = $1 group by w.workspace_id`,
     [workspaceId],
   );

@@ -1,0 +1,38 @@
+import { describe, expect, it } from "vitest";
+import { RestState } from "./rest-state.ts";
+
+/** Why a session rests after these events, each with the id `e<n>`; undefined while it goes on. */
+function reasonAfter(events: readonly [type: string, payload?: object, threadId?: string][]) {
+  const state = new RestState();
+  for (const [index, [type, payload = {}, threadId = ""]] of events.entries()) {
+    state.take({ id: `e${index + 1}`, type, payload: JSON.stringify(payload), threadId });
+  }
+  return state.reason;
+}
+
+const running: [string] = ["session.status_running"];
+const idle = (type: string, more: object = {}): [string, object] => [
+  "session.status_idle",
+  { stop_reason: { type }, ...more },
+];
+
+describe("a session that makes threads", () => {
+  it("does not rest while it waits for them, whatever they do", () => {
+    expect(reasonAfter([running, idle("waiting_for_threads")])).toBeUndefined();
+    const shown: [string, object, string] = ["session.thread_status_idle", {}, "sthr_1"];
+    expect(reasonAfter([running, idle("waiting_for_threads"), shown])).toBeUndefined();
+    expect(reasonAfter([running, idle("waiting_for_threads"), running, idle("end_turn")])).toBe("end_turn");
+  });
+
+  it("goes on with what a thread says, unless it was stopped", () => {
+    const said: [string] = ["agent.thread_message_received"];
+    expect(reasonAfter([running, idle("end_turn"), said])).toBeUndefined();
+    expect(reasonAfter([running, said, idle("end_turn", { keeps_queued: true })])).toBe("end_turn");
+    const consumed: [string, object] = ["brain.inputs_consumed", { event_ids: ["e2"] }];
+    expect(reasonAfter([running, said, consumed, idle("end_turn")])).toBe("end_turn");
+  });
+
+  it("rests when the budget is spent, with whatever waits", () => {
+    expect(reasonAfter([["user.message"], idle("budget_reached")])).toBe("budget_reached");
+  });
+});
