@@ -47,7 +47,6 @@ export const proxySettings = defineSettings({
   },
   TENDON_PROXY_DENY: {
     parse: list(denyEntry()),
-    default: [],
     help: "What the proxy must not reach: host names, *.domains, addresses and networks (10.0.0.0/8), each with :port or without, separated by commas.",
   },
   TENDON_PROXY_UPSTREAM_CA_FILE: {

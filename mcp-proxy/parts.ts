@@ -56,7 +56,7 @@ export function createParts({ config, keys, connection, port, clock, log }: Part
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
   const rules = new OutboundRules({
-    deny: config.TENDON_PROXY_DENY,
+    deny: config.TENDON_PROXY_DENY ?? [],
     ownAddresses,
     ownListeners: () => listeners.all(),
   });
