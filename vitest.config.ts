@@ -14,6 +14,8 @@ const BEHIND_POOLER = [
   "session-retention",
   "store-blobs",
   "dispatch",
+  "threads",
+  "budgets",
   "replicas",
   "hand-executions",
   "hand-parking",
