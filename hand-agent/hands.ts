@@ -140,7 +140,6 @@ export class Hands {
       const driver = this.driverOf(slot.record.driver);
       slot.live = undefined;
       await this.discard(driver, handId);
-      if (slot.record.mounts !== undefined) await this.options.mounts?.forget(handId);
       this.slots.delete(handId);
       await this.save();
     });
@@ -417,6 +416,7 @@ export class Hands {
   }
 
   private async discard(driver: Driver, handId: string): Promise<void> {
+    await this.options.mounts?.forget(handId);
     const { left } = await within(
       this.options.clock,
       DISCARD_WITHIN_MS,

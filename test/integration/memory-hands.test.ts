@@ -342,4 +342,8 @@ test("a call whose agent is cut off when it ends says that its changes are not s
   expect(await stored(memoryStoreId)).toEqual({ "/a": "1" });
   expect(await bash(handId, "cat /mnt/memory/cut/a")).toBe("2");
   expect(await stored(memoryStoreId)).toEqual({ "/a": "2\n" });
+  const known = `${dir.path}/mounts/${handId}.json`;
+  expect(existsSync(known)).toBe(true);
+  await hands.releaseHand({ handId });
+  await eventually(() => !existsSync(known));
 });
