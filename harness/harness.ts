@@ -108,7 +108,18 @@ export class Harness implements Service {
     }
     const draining = this.draining.signal;
     const work = this.work;
-    const runner = new Runner({ assignment, lease, loop, server, work, settings, clock, log, tracing, draining });
+    const runner = new Runner({
+      assignment,
+      lease,
+      loop,
+      server,
+      work,
+      settings,
+      clock,
+      log,
+      tracing,
+      draining,
+    });
     const done = runner.run().then(
       (release) => this.finished(lease, release),
       (error) => log.error({ problem: messageOf(error) }, "a runner failed in a way that it should not"),
