@@ -1,4 +1,5 @@
 /** `hand_provision`: makes a hand now, in a slot that the session declares or in a new one. */
+import { isTendonError, TendonError } from "../../kit/errors.ts";
 import type { Json } from "../event-payload.ts";
 import { type BrainCall, type BrainTool, type BrainToolResult, refusal } from "./brain-tool.ts";
 import { handLine } from "./hand-list.ts";
@@ -41,7 +42,15 @@ async function provision(input: Json, call: BrainCall, signal: AbortSignal): Pro
     return refusal(`"environment" must be one of this session's environments: ${[...own].join(", ")}.`);
   }
   const request = { requestId: eventId, sessionId, slot: read.slot, environmentId, lease: lease.proof };
-  const { hand } = await server.hands.provision(request, { signal, deadlineMs: PROVISION_WITHIN_MS });
+  const answer = await server.hands
+    .provision(request, { signal, deadlineMs: PROVISION_WITHIN_MS })
+    .catch((error) => {
+      // Waiting makes no room: it may be this session that has all of them.
+      if (isTendonError(error, "LIMIT_EXCEEDED") && error.metadata.limit === "hands") return error;
+      throw error;
+    });
+  if (answer instanceof TendonError) return refusal(`The hand was not made: ${answer.message}.`);
+  const { hand } = answer;
   if (hand === undefined) return refusal("The hand could not be made.");
   const other =
     environmentId !== "" && hand.environmentId !== environmentId

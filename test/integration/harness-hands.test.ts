@@ -323,6 +323,25 @@ describe("hands that come later", () => {
     expect(ran[1]?.handId).toBe(ran[0]?.handId);
   });
 
+  it("are refused where the workspace has as many as it may, instead of being waited for", async () => {
+    const holder = await talk([{ calls: [{ name: "bash" }] }], [handTools()]);
+    await rested(holder);
+    const { session } = await sessions().getSession({ sessionId: holder });
+    const { workspaceId } = session!;
+    const limit = (most: number) =>
+      server.client(AdminService).updateWorkspace({ workspaceId, limits: { hands: most } });
+    await limit(1);
+    try {
+      const steps = [{ calls: [{ name: "hand_provision", input: { slot: "late" } }] }];
+      const sessionId = await talk(steps, [brainTools(ALL)]);
+      const [result] = payloads(await rested(sessionId), "agent.tool_result");
+      expect(result).toMatchObject({ is_error: true });
+      expect(result?.content[0]?.text).toContain("the one hand that it may have");
+    } finally {
+      await limit(0);
+    }
+  });
+
   it("are made only in environments that the session has", async () => {
     const foreign = await environment("not of the session");
     const steps = [{ calls: [{ name: "hand_provision", input: { slot: "late", environment: foreign } }] }];
