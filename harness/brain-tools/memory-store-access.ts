@@ -1,6 +1,6 @@
 /** One store in the name of the session, for one call of the memory tool: what it changes carries the call's event id. */
 import { isTendonError } from "../../kit/errors.ts";
-import type { AttachedMemoryStore, Memory } from "../../proto/gen/tendon/v1/memory_pb.js";
+import type { AttachedMemoryStore, Memory, MemoryVersion } from "../../proto/gen/tendon/v1/memory_pb.js";
 import { MemoryView } from "../../proto/gen/tendon/v1/memory_pb.js";
 import type { BrainCall } from "./brain-tool.ts";
 
@@ -40,9 +40,13 @@ export class StoreAccess {
 
   /** Whether an earlier run of the call has changed something. */
   async wasDone(): Promise<boolean> {
+    return (await this.firstChange()) !== undefined;
+  }
+
+  /** Of an earlier run of the call. */
+  private async firstChange(): Promise<MemoryVersion | undefined> {
     const request = { ...this.base, requestId: this.call.eventId, view: MemoryView.BASIC };
-    const found = await unlessMissing(() => this.client.getMemoryVersion(request, this.within));
-    return found !== undefined;
+    return (await unlessMissing(() => this.client.getMemoryVersion(request, this.within)))?.memoryVersion;
   }
 
   async create(path: string, content: string): Promise<void> {
@@ -60,26 +64,33 @@ export class StoreAccess {
 
   /** A file, or a directory with all in it. Gives how many files that were; 0 when there is none. */
   delete(path: string): Promise<number> {
-    return this.each(path, async ({ id: memoryId }, requestId) => {
+    return this.each(path, path, async ({ id: memoryId }, requestId) => {
       await unlessMissing(() => this.client.deleteMemory({ ...this.base, requestId, memoryId }, this.within));
     });
   }
 
   /** As `delete`. */
   rename(path: string, newPath: string): Promise<number> {
-    return this.each(path, async ({ id: memoryId, path: old }, requestId) => {
+    return this.each(path, newPath, async ({ id: memoryId, path: old }, requestId) => {
       const change = { memoryId, newPath: newPath + old.slice(path.length) };
       await this.client.updateMemory({ ...this.base, requestId, ...change }, this.within);
     });
   }
 
-  /** The first change has the call's id, by which a later run knows that it goes on with what was begun. */
+  /**
+   * The first change has the call's id, by which a later run knows that it goes on with what was begun. `changedPath` is
+   * where a single file's change leaves its version.
+   */
   private async each(
     path: string,
+    changedPath: string,
     change: (memory: Memory, requestId: string) => Promise<void>,
   ): Promise<number> {
     const { eventId } = this.call;
-    const begun = await this.wasDone();
+    const first = await this.firstChange();
+    // That was all of it: what stands there now is another file.
+    if (first?.path === changedPath) return 1;
+    const begun = first !== undefined;
     const file = await this.find(path);
     const todo = file === undefined ? await this.list(path) : [file];
     for (const [index, memory] of todo.entries()) {

@@ -23,6 +23,8 @@ let memory: Client<typeof MemoryService>;
 let sessions: Client<typeof SessionService>;
 /** Answers of the server that are lost on their way, by method. */
 let lost: string[] = [];
+/** What happens when one was lost, before it is noticed. */
+let meanwhile = async (): Promise<void> => {};
 
 beforeAll(async () => {
   database = await createTestDatabase();
@@ -37,6 +39,7 @@ beforeAll(async () => {
 });
 beforeEach(() => {
   lost = [];
+  meanwhile = async () => {};
 });
 afterAll(async () => {
   await brains?.stop();
@@ -58,6 +61,7 @@ function losing(clients: ServerClients): ServerClients {
         const at = lost.indexOf(String(method));
         if (at < 0) return answer;
         lost.splice(at, 1);
+        await meanwhile();
         throw new TendonError("UNAVAILABLE", "the answer was lost");
       };
     },
@@ -207,6 +211,24 @@ test("a call that is run again does nothing twice (X1)", async () => {
   const { memoryVersions } = await memory.listMemoryVersions({ memoryStoreId, pageSize: 50 });
   // Three texts that were there; one made, two edits, two moves, one deletion.
   expect(memoryVersions).toHaveLength(9);
+});
+
+test("a call that is run again leaves alone what others put in its file's place meanwhile (X1)", async () => {
+  const memoryStoreId = await newStore("place", { "/a": "old", "/b": "old" });
+  lost = ["deleteMemory", "updateMemory"];
+  const places = ["/a", "/b"];
+  meanwhile = async () => {
+    await memory.createMemory({ memoryStoreId, path: places.shift()!, content: "of another" });
+  };
+  const results = await run(
+    [{ memoryStoreId }],
+    [
+      { command: "delete", path: "/memories/place/a" },
+      { command: "rename", old_path: "/memories/place/b", new_path: "/memories/place/c" },
+    ],
+  );
+  expect(results.map(({ isError }) => isError)).toEqual([false, false]);
+  expect(await stored(memoryStoreId)).toEqual({ "/a": "of another", "/b": "of another", "/c": "old" });
 });
 
 test("a model is told of its stores behind its system prompt, in the same bytes each time", async () => {
