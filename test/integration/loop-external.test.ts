@@ -19,6 +19,15 @@ const mark = `tendon-test-${randomUUID()}`;
 /** Programs of shell lines. `read_step` reads up to the line that asks for a step. */
 const READ_STEP = `read_step() { while IFS= read -r line; do case $line in '{"type":"step"'*) return 0;; esac; done; exit 0; }`;
 const shell = (script: string) => ({ command: ["sh", "-c", `${READ_STEP}\n${script}`, mark] });
+/** Writes one line in which `nest` is what no program can write out again. */
+const deep = (line: string) => ({
+  command: [
+    process.execPath,
+    "-e",
+    `const nest = "[".repeat(200000) + "]".repeat(200000); console.log(${line}); setInterval(() => {}, 1000);`,
+    mark,
+  ],
+});
 
 const PROGRAMS = {
   checklist: { command: ["python3", `${examples}/checklist.py`] },
@@ -52,6 +61,8 @@ const PROGRAMS = {
     `read_step; echo '{"type":"message","text":"a"}'; echo '{"type":"end"}'; echo '{"type":"message","text":"b"}'; sleep 60`,
   ),
   missing: { command: ["/nonexistent/loop"] },
+  nested: deep(`'{"type":"call","name":"bash","input":{"a":' + nest + '}}'`),
+  nested_kept: deep(`'{"type":"end","keep":' + nest + '}'`),
   overloaded: shell(
     `read_step; echo '{"type":"fail","reason":"overloaded","message":"too busy"}'; read_step; echo '{"type":"message","text":"now"}'; echo '{"type":"end"}'; read_step`,
   ),
@@ -260,6 +271,8 @@ describe("a program that does not keep to the protocol", () => {
   it.each([
     ["garbage", "LOOP_BAD_LINE", /not JSON/],
     ["endless", "LOOP_LINE_TOO_LONG", /more than 1048576 bytes/],
+    ["nested", "LOOP_BAD_LINE", /nested/],
+    ["nested_kept", "LOOP_BAD_LINE", /nested/],
     ["silent", "LOOP_SILENT", /silent for \d+ ms/],
     ["deaf", "LOOP_SILENT", /silent for \d+ ms/],
     ["early", "LOOP_EXITED", /exit code 7/],

@@ -13,6 +13,8 @@ export const MAX_LINE_BYTES = 1024 * 1024;
 export const MAX_STEP_BYTES = 16 * 1024 * 1024;
 /** Messages, thoughts and calls of one step. */
 export const MAX_PARTS = 256;
+/** Of objects and lists in each other: what is nested deeper can be read by a parser, and written out again by none. */
+const MAX_NESTING = 500;
 const MAX_PART_NAME_CHARS = 64;
 const MAX_FAILURE_CHARS = 1_000;
 /** A program that breaks the rules does so again. */
@@ -241,7 +243,19 @@ function lineObject(line: string): Json {
     throw badLine("it is not JSON");
   }
   if (!isObject(value)) throw badLine("it is not a JSON object");
+  if (isNestedDeeper(value, MAX_NESTING)) throw badLine(`it is nested more than ${MAX_NESTING} deep`);
   return value;
+}
+
+/** Level by level: the stack is not deep enough for what this looks for. */
+function isNestedDeeper(value: unknown, most: number): boolean {
+  const isNest = (item: unknown): item is object => typeof item === "object" && item !== null;
+  let level = [value].filter(isNest);
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth >= most) return true;
+    level = level.flatMap((nest) => Object.values(nest).filter(isNest));
+  }
+  return false;
 }
 
 function badLine(why: string): BadProgram {
