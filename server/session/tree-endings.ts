@@ -9,7 +9,7 @@ import { announceAppended } from "./log.ts";
 import type { TreeRelay } from "./tree-relay.ts";
 
 export interface TreeEndingsDeps {
-  readonly threads: Pick<ThreadStore, "liveChildren" | "active" | "activeInTree">;
+  readonly threads: Pick<ThreadStore, "liveOfRoot" | "liveChildren" | "active" | "activeInTree">;
   readonly events: Pick<EventStore, "append">;
   readonly hub: Hub;
   readonly relay: () => TreeRelay;
@@ -24,6 +24,8 @@ export class TreeEndings {
 
   /** Live threads below a session, deep ones first. */
   async below(sessionId: string): Promise<string[]> {
+    // A thread that was ended a moment ago may have made one in the moment before, which would be below nobody who lives.
+    if (isId("session", sessionId)) return this.deps.threads.liveOfRoot(sessionId);
     const levels: string[][] = [];
     for (let level = [sessionId]; level.length > 0; ) {
       level = await this.deps.threads.liveChildren(level);

@@ -99,6 +99,8 @@ export interface ThreadStore {
     size: number;
     after: Cursor | undefined;
   }): Promise<Page<SessionRecord>>;
+  /** Live threads of the root, deep ones first, also below threads that have ended. */
+  liveOfRoot(rootSessionId: string): Promise<string[]>;
   /** Live threads that these have made. */
   liveChildren(parentIds: readonly string[]): Promise<string[]>;
   /**

@@ -265,13 +265,27 @@ function members(
   pool: Pool,
 ): Pick<
   ThreadStore,
-  "liveChildren" | "active" | "activeInTree" | "activeTrees" | "isQuiet" | "ofRoot" | "orphans" | "tree"
+  | "liveOfRoot"
+  | "liveChildren"
+  | "active"
+  | "activeInTree"
+  | "activeTrees"
+  | "isQuiet"
+  | "ofRoot"
+  | "orphans"
+  | "tree"
 > {
   const ids = async (sql: string, values: unknown[]) => {
     const { rows } = await pool.query<{ session_id: string }>(sql, values);
     return rows.map((row) => row.session_id);
   };
   return {
+    liveOfRoot: (rootSessionId) =>
+      ids(
+        `select session_id from sessions where root_session_id = $1 and archived_at is null
+         order by thread_depth desc, session_id`,
+        [rootSessionId],
+      ),
     liveChildren: (parentIds) =>
       ids(
         `select session_id from sessions where parent_session_id = any($1) and archived_at is null and root_session_id in (
