@@ -39,6 +39,8 @@ let agentId = "";
 beforeAll(async () => {
   api = await startFakeMessagesApi({ script });
   faults = await FaultPlatform.start({
+    // What a dead server held is free once its leases have run out.
+    server: { TENDON_LEASE_TTL_MS: "5000" },
     harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url, TENDON_MODEL: "claude-test" },
   });
   const names = ["thread_create", "thread_wait"];
