@@ -1,4 +1,5 @@
 /** `hand_hand_over`: passes a hand to another session, with everything in it. */
+import { isTendonError } from "../../kit/errors.ts";
 import type { Json } from "../event-payload.ts";
 import { type BrainCall, type BrainTool, type BrainToolResult, refusal } from "./brain-tool.ts";
 import { SLOT_SCHEMA, slotFrom, slotText } from "./hand-slot.ts";
@@ -39,7 +40,13 @@ async function handOver(input: Json, call: BrainCall, signal: AbortSignal): Prom
   const hand = await handInSlot(call, from.slot, signal);
   if (hand === undefined) return refusal(`There is no hand in ${slotText(from.slot)} now.`);
   const request = { requestId: eventId, handId: hand.id, toSessionId, toSlot: to.slot, lease: lease.proof };
-  await server.hands.handOver(request, { signal, deadlineMs: CALL_WITHIN_MS });
+  try {
+    await server.hands.handOver(request, { signal, deadlineMs: CALL_WITHIN_MS });
+  } catch (error) {
+    // Of the other one: it is not this session that is over.
+    if (isTendonError(error, "SESSION_ARCHIVED")) return refusal(error.message);
+    throw error;
+  }
   return handedOver(hand.id, done);
 }
 

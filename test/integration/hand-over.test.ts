@@ -126,6 +126,11 @@ test("it is refused while a call runs, to a slot that is taken, to archived, for
   await rig.pool.query("update sessions set archived_at = now() where session_id = $1", [taker.id]);
   expect(await reasonOf(handOver())).toBe("SESSION_ARCHIVED");
   await rig.pool.query("update sessions set archived_at = null where session_id = $1", [taker.id]);
+  // A thread that works in its tree's hands would never come to it.
+  const share = "update sessions set hands_session_id = $2 where session_id = $1";
+  await rig.pool.query(share, [taker.id, giver.id]);
+  expect(await reasonOf(handOver())).toBe("INVALID_FIELD");
+  await rig.pool.query(share, [taker.id, null]);
   await rig.admin.releaseHand({ handId });
   expect(await reasonOf(handOver())).toBe("HAND_RELEASED");
   expect([...(await payloads(giver)), ...(await payloads(taker))]).toEqual([]);

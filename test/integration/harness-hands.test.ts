@@ -3,7 +3,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { afterAll, beforeAll, beforeEach, describe, expect, it, onTestFinished } from "vitest";
 import type { ServerClients } from "../../harness/server-clients.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { type AgentSpecSchema, Permission } from "../../proto/gen/tendon/v1/agent_pb.js";
@@ -323,23 +323,29 @@ describe("hands that come later", () => {
     expect(ran[1]?.handId).toBe(ran[0]?.handId);
   });
 
+  it("are not passed to a session that takes none, and the one that has them goes on", async () => {
+    const to = await talk([], [brainTools(ALL)], { silent: true });
+    await sessions().archiveSession({ sessionId: to });
+    const pass = { name: "hand_hand_over", input: { to_session: to } };
+    const from = await talk(
+      [{ calls: [{ name: "bash" }] }, { calls: [pass] }],
+      [handTools(), brainTools(ALL)],
+    );
+    expect(resultsInOrder(await rested(from))[1]).toContain("is archived");
+    expect(await handsOf(from)).toHaveLength(1);
+  });
+
   it("are refused where the workspace has as many as it may, instead of being waited for", async () => {
     const holder = await talk([{ calls: [{ name: "bash" }] }], [handTools()]);
     await rested(holder);
-    const { session } = await sessions().getSession({ sessionId: holder });
-    const { workspaceId } = session!;
+    const { workspaceId } = (await sessions().getSession({ sessionId: holder })).session!;
     const limit = (most: number) =>
       server.client(AdminService).updateWorkspace({ workspaceId, limits: { hands: most } });
+    onTestFinished(() => limit(0).then(() => {}));
     await limit(1);
-    try {
-      const steps = [{ calls: [{ name: "hand_provision", input: { slot: "late" } }] }];
-      const sessionId = await talk(steps, [brainTools(ALL)]);
-      const [result] = payloads(await rested(sessionId), "agent.tool_result");
-      expect(result).toMatchObject({ is_error: true });
-      expect(result?.content[0]?.text).toContain("the one hand that it may have");
-    } finally {
-      await limit(0);
-    }
+    const steps = [{ calls: [{ name: "hand_provision", input: { slot: "late" } }] }];
+    const sessionId = await talk(steps, [brainTools(ALL)]);
+    expect(resultTexts(await rested(sessionId))[0]).toContain("the one hand that it may have");
   });
 
   it("are made only in environments that the session has", async () => {

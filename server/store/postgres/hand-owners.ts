@@ -1,5 +1,5 @@
 /** Who works on a hand: what its owner or an operator begins, and how it passes from session to session (H6). */
-import { notFound, TendonError } from "../../../kit/errors.ts";
+import { invalidField, notFound, TendonError } from "../../../kit/errors.ts";
 import type { HandRecord, HandStore } from "../hands.ts";
 import type { LogAdvance } from "../session-append.ts";
 import { LIVING_HANDS } from "./hand-agents.ts";
@@ -99,7 +99,19 @@ async function lockSessions(
     if (session.archived) {
       throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived; it takes no hands`);
     }
+    await checkHasOwnHands(transaction, sessionId);
   }
+}
+
+/** A thread that works in its tree's hands would never come to a hand of its own. */
+async function checkHasOwnHands(transaction: Transaction, sessionId: string): Promise<void> {
+  const { rows } = await transaction.query<{ owner: string | null }>(
+    "select hands_session_id as owner from sessions where session_id = $1",
+    [sessionId],
+  );
+  const owner = rows[0]?.owner ?? undefined;
+  if (owner === undefined) return;
+  throw invalidField("to_session_id", `session "${sessionId}" works in the hands of session "${owner}"`);
 }
 
 /** The hand can be given away now, and the slot can take it. */
