@@ -139,7 +139,7 @@ function newSpec(): AgentSpec {
 }
 
 function readSpec(file: string): AgentSpec {
-  return readJsonFile(AgentSpecSchema, file);
+  return readJsonFile(AgentSpecSchema, file, ["loop_settings", "loopSettings"]);
 }
 
 function changedSpec(base: AgentSpec, options: SpecOptions): AgentSpec {
