@@ -89,6 +89,8 @@ function kindsOf(options: UseOptions) {
     throw new StartupError(`--in knows headers and body, not ${unknown}`, EXIT_USAGE);
   const { tokenEndpoint = "", clientId = "", clientAuth = "", scope = "", resource = "" } = options;
   const oauthUse = { serverUrl: oauth ?? "", tokenEndpoint, clientId, clientAuth, scope, resource };
+  if (header !== undefined && headerName === "")
+    throw new StartupError("--header needs --header-name, such as X-Api-Key", EXIT_USAGE);
   const inThese = { inHeaders: places.includes("headers"), inBody: places.includes("body") };
   return [
     ...(bearer === undefined ? [] : [{ case: "staticBearer" as const, value: { serverUrl: bearer } }]),

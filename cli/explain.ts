@@ -21,6 +21,7 @@ export function explainFailure(error: unknown, target: Target): string | undefin
     case 401:
       return `${target.url} does not accept the key: ${error.message}\nThe key: ${target.keyOrigin}. Set TENDON_API_KEY, or --data-dir to the folder that holds admin.key.`;
     case 403:
+      if (error.message.startsWith("reason: ")) return `${error.message}. Say it with --reason "…"`;
       return `${error.message}\nThe key in use: ${target.keyOrigin}. "${TENDON} key list" tells the roles of keys.`;
     case 504:
       return `${target.url} did not answer in time: ${error.message}\n"${TENDON} doctor" tells what is missing.`;

@@ -159,6 +159,14 @@ test("a stop that is no plain end of the turn is told even in a chat", () => {
   expect(text()).toBe("· idle: retries_exhausted\n");
 });
 
+test("a budget that is spent says which limit it was", () => {
+  const { shown, text } = view();
+  const details = { type: "budget_reached", limit: "max_turns", used: "2", allowed: "2" };
+  const stop = { stop_reason: { type: "budget_reached" }, stop_details: details };
+  shown.event(event("session.status_idle", stop));
+  expect(text()).toBe('· idle: budget_reached (max_turns: 2 used of 2); "session budget" raises it\n');
+});
+
 test("a very long output is cut and its rest counted", () => {
   const { shown, text } = view();
   shown.event(result("x".repeat(20_005)));

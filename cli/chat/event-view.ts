@@ -18,6 +18,15 @@ export interface EventViewOptions {
   colour: boolean;
 }
 
+/** Which limit it was, and what lets the session go on. */
+function spentText({ stop_details }: Json): string {
+  const { limit, used, allowed } = objectOf(stop_details);
+  const name = stringOf(limit);
+  return name === ""
+    ? ""
+    : ` (${name}: ${stringOf(used)} used of ${stringOf(allowed)}); "session budget" raises it`;
+}
+
 const MAX_INPUT_CHARS = 200;
 /** Output of a call beyond this is only counted; the log has all of it. */
 const MAX_OUTPUT_CHARS = 20_000;
@@ -171,7 +180,8 @@ export class EventView {
       const isShown = events === "all" || (events === "work" && !BOOKKEEPING.test(event.type));
       if (isShown) this.line(this.style("dim", `· ${event.type}`));
     } else if (events !== "ends" || reason !== "end_turn") {
-      this.line(this.style("dim", `· ${event.type.replace("session.status_", "")}: ${reason}`));
+      const why = reason === "budget_reached" ? spentText(payloadOf(event)) : "";
+      this.line(this.style("dim", `· ${event.type.replace("session.status_", "")}: ${reason}${why}`));
     }
   }
 

@@ -92,7 +92,8 @@ function addStop(session: Command): void {
   onAction<StopOptions>(command, async (context) => {
     const sessionId = context.args[0] as string | undefined;
     if ((sessionId === undefined) !== (context.options.all === true)) {
-      throw new StartupError("name a session, or --all", EXIT_USAGE);
+      const problem = sessionId === undefined ? "name a session, or --all" : "a session or --all, not both";
+      throw new StartupError(problem, EXIT_USAGE);
     }
     return sessionId === undefined ? stopAll(context) : stopOne(context, sessionId);
   });

@@ -16,7 +16,7 @@ import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
 import { agentIdOf, environmentIdOf, memoryStoreIdOf } from "../named.ts";
-import { statusText } from "../session-status.ts";
+import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
@@ -220,7 +220,7 @@ function sessionText(session: Session): string {
   return formatFields([
     ["id", session.id],
     ["title", session.title],
-    ["status", statusText(session.status, session.stopReason)],
+    ["status", statusWithWork(session)],
     ["events", String(session.head)],
     [
       "agent",
