@@ -8,6 +8,8 @@ export interface AppendRequest {
   readonly sessionId: string;
   readonly events: readonly EventInput[];
   readonly lease: LeaseProof;
+  /** Of the newest event that there may be before these. POSITION_MISMATCH. */
+  readonly expectedPosition?: bigint;
 }
 
 /** Of texts; the rest of a message is for ids, types and what encoding adds. */
@@ -33,13 +35,13 @@ export async function appendEvents(
 
 async function appendInPieces(
   sessions: Sessions,
-  { sessionId, events, lease }: AppendRequest,
+  { sessionId, events, ...rest }: AppendRequest,
   options: CallOptions,
 ): Promise<EventReceipt[]> {
   const call = sessions.emitLargeEvents(options);
   const bare = events.map((event) => ({ ...event, payload: "", internal: "" }));
   try {
-    await call.send({ kind: { case: "request", value: { sessionId, events: bare, lease } } });
+    await call.send({ kind: { case: "request", value: { sessionId, events: bare, ...rest } } });
     for (const [eventIndex, { payload, internal }] of events.entries()) {
       for (const chunk of piecesOf(payload)) {
         await call.send({ kind: { case: "piece", value: { eventIndex, text: EventText.PAYLOAD, chunk } } });

@@ -28,8 +28,9 @@ export class LogWriter {
   }
 
   /** Appends all or none, and takes them in. Rejects with LeaseEnded when this is not the session's brain any more (E1). */
-  async append(events: readonly EventInput[]): Promise<void> {
-    const request = { sessionId: this.lease.sessionId, events, lease: this.lease.proof };
+  async append(events: readonly EventInput[], expectedPosition?: bigint): Promise<void> {
+    const at = expectedPosition === undefined ? {} : { expectedPosition };
+    const request = { sessionId: this.lease.sessionId, events, lease: this.lease.proof, ...at };
     failpoint("harness.before_append");
     const receipts = await this.calls.repeat((options) => appendEvents(this.sessions, request, options));
     failpoint("harness.appended");
@@ -38,6 +39,16 @@ export class LogWriter {
       receipts.map(({ position }) => position),
     );
     await this.view.catchUp();
+  }
+
+  /** The same, but only if nothing has been appended since `state` was looked at; the news are taken in instead. */
+  async appendUnlessNews(events: readonly EventInput[], { head }: { readonly head: bigint }): Promise<void> {
+    try {
+      await this.append(events, head);
+    } catch (error) {
+      if (!isTendonError(error, "POSITION_MISMATCH")) throw error;
+      await this.view.refresh();
+    }
   }
 
   /**

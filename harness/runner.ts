@@ -226,12 +226,15 @@ export class Runner {
     const agent = this.options.assignment.session!.agent!;
     const model = loop.model(agent);
     this.trace.asks(step, state);
+    const head = state.head;
     try {
       await this.writer.append(requestEvents(state, step, model, this.newId, this.trace.context));
     } catch (error) {
       const spent = spentBudget(error);
       if (spent === undefined) throw error;
-      return this.writer.append(idleEvents({ type: "budget_reached" }, spent, state, this.newId));
+      // Whoever raises the budget meanwhile says so in the log, and must not be said before the rest that it ends.
+      const idle = idleEvents({ type: "budget_reached" }, spent, state, this.newId);
+      return this.writer.appendUnlessNews(idle, { head });
     }
     const spanId = state.openSpanId;
     if (spanId === undefined) throw new Error("a model request has no recorded start");

@@ -13,6 +13,22 @@ const THREADS = 8;
 const TOKENS_A_REQUEST = 100;
 const usage = { inputTokens: 60, outputTokens: 30, cacheReadInputTokens: 10 };
 
+/** The database's own word on a budget, told late where the budget is spent. */
+const LATE_STANDING = `
+alter function budget_standing(text) rename to budget_standing_now;
+create function budget_standing(
+  of_session text,
+  out budget text, out age_ms bigint, out tokens bigint, out list_cost_nano_usd bigint, out unpriced_requests bigint,
+  out model_requests bigint
+) returns setof record language plpgsql as $body$
+begin
+  return query select * from budget_standing_now(of_session);
+  perform pg_advisory_xact_lock(11) from budget_standing_now(of_session) s where s.model_requests >= 4;
+end
+$body$`;
+const STANDING =
+  "drop function budget_standing(text); alter function budget_standing_now(text) rename to budget_standing";
+
 /** A lead that fans out to workers that ask their model again and again, until `rounds` are over. */
 async function fanOut(name: string, rounds: () => number) {
   const worker = await rig.agent(`${name} worker`, async (request) => {
@@ -113,6 +129,84 @@ describe("a budget of a tree", () => {
     await rig.threads.stopTree({ sessionId });
     await rig.rested(sessionId, StopReason.END_TURN);
     expectWhole(await rig.log(sessionId));
+  });
+
+  it("that is changed is told to threads that work, too: one may be about to rest at the old one", async () => {
+    let letGo = () => {};
+    const gate = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    const worker = await rig.agent("at work", async () => {
+      await gate;
+      return { say: "." };
+    });
+    const lead = await rig.agent(
+      "raises",
+      (request) =>
+        request === 1
+          ? { calls: [{ name: "thread_create", input: { agent: "at work", message: "m" } }] }
+          : { say: "." },
+      { members: [worker] },
+    );
+    const sessionId = await rig.talk(lead, "go", { budget: { maxTurns: 10n } });
+    await rig.rested(sessionId, StopReason.END_TURN);
+    const [thread] = await rig.threadsOf(sessionId);
+    await eventually(async () =>
+      (await rig.log(thread!.id)).some(({ type }) => type === "span.model_request_start"),
+    );
+    await rig.sessions.updateSession({ sessionId, budget: { maxTurns: 20n } });
+    expect(payloads(await rig.log(thread!.id), "session.updated")).toMatchObject([
+      { budget: { maxTurns: "20" } },
+    ]);
+    letGo();
+    await rig.rested(thread!.id, StopReason.END_TURN);
+    expectWhole(await rig.log(thread!.id));
+    // It rests, so it has nothing to look at again.
+    await rig.sessions.updateSession({ sessionId, budget: { maxTurns: 30n } });
+    expect(payloads(await rig.log(thread!.id), "session.updated")).toHaveLength(1);
+  });
+
+  it("that is raised while a thread is about to rest at the old one lets it go on", async () => {
+    let letGo = () => {};
+    const gate = new Promise<void>((resolve) => {
+      letGo = resolve;
+    });
+    const worker = await rig.agent("raised", async (request) => {
+      await gate;
+      return request < 3 ? { calls: [{ name: "thread_list" }] } : { say: "went on" };
+    });
+    const lead = await rig.agent(
+      "raiser",
+      (request) =>
+        request === 1
+          ? { calls: [{ name: "thread_create", input: { agent: "raised", message: "m" } }] }
+          : { say: "." },
+      { members: [worker] },
+    );
+    const database = await rig.database.pool().connect();
+    const sessionId = await rig.talk(lead, "go", { budget: { maxTurns: 4n } });
+    await rig.rested(sessionId, StopReason.END_TURN);
+    try {
+      // Whoever has looked at a budget that is spent waits for this connection before it hears the answer.
+      await database.query("select pg_advisory_lock(11)");
+      await database.query(LATE_STANDING);
+      letGo();
+      await eventually(async () => {
+        const { rowCount } = await database.query(
+          "select 1 from pg_locks where locktype = 'advisory' and objid = 11 and not granted",
+        );
+        return rowCount === 1;
+      });
+      const [thread] = await rig.threadsOf(sessionId);
+      await rig.sessions.updateSession({ sessionId, budget: { maxTurns: 20n } });
+      await database.query("select pg_advisory_unlock(11)");
+      await rig.rested(thread!.id, StopReason.END_TURN);
+      expectWhole(await rig.log(thread!.id));
+    } finally {
+      await database.query("select pg_advisory_unlock_all()");
+      await database.query(STANDING);
+      database.release();
+    }
   });
 
   it("counts model requests, and says which limit it was", async () => {

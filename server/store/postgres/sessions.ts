@@ -279,10 +279,11 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   return { session: await findLocked(transaction, session.sessionId), appended, others };
 }
 
-/** Threads that rest because the budget was spent look whether they may go on. */
+/** Threads that rest because the budget was spent look whether they may go on; those that work may be about to rest. */
 async function tellHeldThreads(transaction: Transaction, rootSessionId: string, budget: string) {
   const { rows } = await transaction.query<{ session_id: string }>(
-    `select session_id from sessions where root_session_id = $1 and archived_at is null and stop_reason = 'budget_reached'
+    `select session_id from sessions where root_session_id = $1 and archived_at is null
+       and (stop_reason = 'budget_reached' or status <> 'idle' or work_position > rested_position)
      order by session_id for no key update`,
     [rootSessionId],
   );
