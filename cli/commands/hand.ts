@@ -181,7 +181,8 @@ Ends with 0 when the call succeeded, with 1 when it failed.
 Examples:
   tendon hand exec hand_01… "uname -a"
   tendon hand exec hand_01… --tool read --input '{"file_path": "notes.txt"}'
-  tendon hand exec hand_01… --timeout 1h --json -- make test`,
+  tendon hand exec hand_01… --timeout 1h --json -- make test
+  tendon hand exec hand_01… --reason "looking why the build fails" "df -h"     # a session's hand`,
     );
   onAction<ExecOptions>(command, execute);
 }

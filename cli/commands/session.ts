@@ -88,7 +88,11 @@ function addCreate(session: Command): void {
     )
     .option("--title <text>", "title for people")
     .option("--metadata <name=value>", "may be given several times", parsePair)
-    .option("--vault <vault>", "in order of priority; may be given several times", parseRepeated)
+    .option(
+      "--vault <vault>",
+      "id of a vault, in order of priority; may be given several times",
+      parseRepeated,
+    )
     .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
     .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
     .option("--message <text>", "first message")
