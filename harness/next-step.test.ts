@@ -206,6 +206,20 @@ describe("the next step", () => {
     });
   });
 
+  it("holds a session that rested already when it was stopped: what a thread had said before may come after", () => {
+    const said: [string, object] = ["agent.thread_message_received", { content: [] }];
+    const rested = [...begun, end(), idle("end_turn")] as const;
+    const stop: [string, object] = ["user.interrupt", { keeps_queued: true }];
+    const taken = consumed("e7");
+    expect(stepAfter([...rested, stop, taken, said]).kind).toBe("rest");
+    expect(stepAfter([...rested, stop, said, taken]).kind).toBe("rest");
+    expect(stepAfter([...rested, stop, taken, said, message])).toMatchObject({
+      kind: "ask",
+      inputs: [{ eventId: "e9" }, { eventId: "e10" }],
+    });
+    expect(stepAfter([...rested, ["user.interrupt", {}], taken, said]).kind).toBe("ask");
+  });
+
   it("rests while the budget is spent, and goes on with the same turn once it is changed", () => {
     const spent: [string, object] = ["session.status_idle", { stop_reason: { type: "budget_reached" } }];
     const mid = [message, running, consumed("e1"), start, call(), end(1), result("e5"), spent] as const;

@@ -172,7 +172,12 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "user.message": hear,
   "agent.thread_message_received": hear,
   "system.message": wait,
-  "user.interrupt": (state, event) => state.interrupts.push(inputOf(event)),
+  "user.interrupt": (state, event) => {
+    const interrupt = inputOf(event);
+    state.interrupts.push(interrupt);
+    // Also where nothing is going on that an idle event would end.
+    if (interrupt.keepsQueued) state.isHeld = true;
+  },
   "user.tool_confirmation": confirm,
   "user.custom_tool_result": clientAnswer,
   "user.tool_result": clientAnswer,
