@@ -214,12 +214,16 @@ async function readAgents(api: Api): Promise<HandAgent[]> {
   }
 }
 
+const WEAK = /\bnone\b|not isolated|cannot be made/i;
+/** No Docker engine says nothing of how well the hands that can be made are kept apart. */
+const NO_ENGINE = /^docker: hands cannot be made/;
+
 /** Without a server, what this machine could do. */
 function checkIsolation(known: Known, local: LocalAgent | undefined): Check {
   const told = known.status?.isolation ?? [];
   const lines = told.length > 0 ? told : (local?.isolation ?? []);
   if (lines.length === 0) return notKnown("isolation", known);
-  const isWeak = lines.some((line) => /\bnone\b|not isolated|cannot be made/i.test(line));
+  const isWeak = lines.some((line) => !NO_ENGINE.test(line) && WEAK.test(line));
   if (!isWeak) return ok("isolation", lines.join("; "));
   return warn("isolation", lines.join("; "), "install bubblewrap, or allow user namespaces");
 }
