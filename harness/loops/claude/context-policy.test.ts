@@ -105,12 +105,24 @@ describe("summaries", () => {
 
   it("are asked for over ever shorter transcripts when a request was too long or gave none, and then an extract is made", () => {
     const with_ = (trouble: Partial<History["trouble"]>) =>
-      step(rounds([100], { trouble: { ...NO_TROUBLE, ...trouble } }));
+      step(rounds(Array(40).fill(10_000), { trouble: { ...NO_TROUBLE, ...trouble } }));
     expect(with_({ tooLong: 1 })).toMatchObject({ kind: "summarise", wholeTalk: false, maxBytes: 150_000 });
     expect(with_({ tooLong: 2 })).toMatchObject({ kind: "summarise", maxBytes: 75_000 });
     expect(with_({ tooLong: 2, noSummary: 1 })).toMatchObject({ kind: "summarise", maxBytes: 30_000 });
     expect(with_({ tooLong: 4 })).toMatchObject({ kind: "extract" });
     expect(with_({ noSummary: 3 })).toMatchObject({ kind: "extract" });
+  });
+
+  it("are asked for over ever less of the talk also where the window is said to be far larger than it is", () => {
+    const settings = claudeSettings(`{"context":{"window_tokens":100000000}}`);
+    const share = (tooLong: number) => {
+      const history = rounds(Array(40).fill(10_000), { trouble: { ...NO_TROUBLE, tooLong } });
+      const next = contextStep(history, contextSize(history, 0, 100_000_000, 10_000), settings);
+      return next !== undefined && "maxBytes" in next ? next.maxBytes / history.weight : undefined;
+    };
+    expect(share(2)).toBeCloseTo(0.25, 2);
+    expect(share(3)).toBeCloseTo(0.1, 2);
+    expect(share(4)).toBeCloseTo(0.05, 2);
   });
 
   it("keep nothing but themselves the second time in a row", () => {

@@ -90,9 +90,11 @@ export function contextStep(
 function compactStep(history: History, size: ContextSize, keepBytes: number): ContextStep {
   const { tokens, windowTokens, tokensPerByte } = size;
   const { tooLong, noSummary, summaries } = history.trouble;
-  const bytes = (share: number) => Math.floor((windowTokens * share) / tokensPerByte);
   // The first refusal was of the talk's own request.
   const failures = noSummary + Math.max(0, tooLong - 1);
+  // With a window that is said to be far larger than it is, a transcript that did not fit would be asked about again.
+  const fits = tooLong > 1 ? Math.min(windowTokens, tokens) : windowTokens;
+  const bytes = (share: number) => Math.floor((fits * share) / tokensPerByte);
   if (failures >= MAX_SUMMARY_FAILURES) return { kind: "extract", maxBytes: bytes(EXTRACT_SHARE) };
   const isFirst = tooLong === 0 && noSummary === 0 && summaries === 0;
   return {
