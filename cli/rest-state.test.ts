@@ -32,6 +32,19 @@ describe("a session that makes threads", () => {
     expect(reasonAfter([running, said, consumed, idle("end_turn")])).toBe("end_turn");
   });
 
+  it("rests once it was stopped, whatever threads say after that, until somebody has a word for it", () => {
+    const said = (more = {}): [string, object] => ["agent.thread_message_received", more];
+    const stop: [string, object] = ["user.interrupt", { keeps_queued: true }];
+    const taken: [string, object] = ["brain.inputs_consumed", { event_ids: ["e3"] }];
+    const stopped = idle("end_turn", { keeps_queued: true });
+    expect(reasonAfter([running, stopped, said()])).toBe("end_turn");
+    expect(reasonAfter([running, stopped, said({ from_parent: true })])).toBeUndefined();
+    expect(reasonAfter([running, stopped, said(), ["user.message"]])).toBeUndefined();
+    // It rested already, so no idle event tells of it.
+    expect(reasonAfter([running, idle("end_turn"), stop])).toBeUndefined();
+    expect(reasonAfter([running, idle("end_turn"), stop, taken, said()])).toBe("end_turn");
+  });
+
   it("rests when the budget is spent, with whatever waits", () => {
     expect(reasonAfter([["user.message"], idle("budget_reached")])).toBe("budget_reached");
   });

@@ -34,6 +34,8 @@ export class RestState {
   private readonly messages = new Set<string>();
   private readonly interrupts = new Set<string>();
   private readonly answered = new Set<string>();
+  /** It was stopped: what threads say starts nothing until a user, or who made this thread, has said something. */
+  private isHeld = false;
 
   /** Takes in the next event of the log; events of other types may be left out. */
   take(event: Seen): void {
@@ -41,10 +43,11 @@ export class RestState {
     switch (event.type) {
       case "user.message":
       case "agent.thread_message_received":
-        keep(this.messages, event.id);
+        this.hear(event);
         break;
       case "user.interrupt":
         keep(this.interrupts, event.id);
+        if (payloadOf(event).keeps_queued === true) this.isHeld = true;
         break;
       case "user.tool_confirmation":
       case "user.custom_tool_result":
@@ -83,12 +86,18 @@ export class RestState {
     return this.messages.size > 0 ? undefined : idle;
   }
 
+  private hear(event: Seen): void {
+    if (event.type === "user.message" || payloadOf(event).from_parent === true) this.isHeld = false;
+    if (!this.isHeld) keep(this.messages, event.id);
+  }
+
   private rest(event: Seen): void {
     const reason = stopReasonOf(event);
     if (reason === undefined) return;
     this.idle = reason;
     const { event_ids: ids } = objectOf(payloadOf(event).stop_reason);
     this.awaited = reason === "requires_action" && Array.isArray(ids) ? ids.map(stringOf) : [];
+    if (payloadOf(event).keeps_queued === true) this.isHeld = true;
     // What waited then goes on waiting for a new message.
     if (reason === "retries_exhausted" || payloadOf(event).keeps_queued === true) this.messages.clear();
   }
