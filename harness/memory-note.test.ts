@@ -24,6 +24,8 @@ test("the note names the places that the agent can reach, and no others", () => 
   expect(systemOf({ tools: [tool] })).toContain("- /memories/notes (read and write): Notes");
   expect(systemOf({ tools: [hands, tool] })).toContain("- /mnt/memory/notes, /memories/notes (");
   expect(systemOf({ tools: [hands] })).not.toContain("/memories");
+  const disabled = { names: ["memory"], tools: { memory: { disabled: true } } };
+  expect(systemOf({ tools: [{ kind: { case: "brainToolset", value: disabled } }] })).toBe("");
 });
 
 test("an agent that can reach no store, or has none, keeps its system prompt byte for byte", () => {

@@ -2,7 +2,7 @@
  * What a model is told about its session's memory stores: one text behind the system prompt. Pure, and made of what was
  * set when the session was made, so that it is the same bytes in every request of the session.
  */
-import type { Agent, AgentSpec } from "../proto/gen/tendon/v1/agent_pb.js";
+import type { Agent, AgentSpec, BrainToolset } from "../proto/gen/tendon/v1/agent_pb.js";
 import { type AttachedMemoryStore, MemoryAccess } from "../proto/gen/tendon/v1/memory_pb.js";
 import type { SessionResource } from "../proto/gen/tendon/v1/session_pb.js";
 
@@ -29,9 +29,7 @@ export function toolPathOf({ mountPath }: Pick<AttachedMemoryStore, "mountPath">
 export function memoryNote(spec: AgentSpec | undefined, resources: readonly SessionResource[]): string {
   const stores = memoryStoresOf(resources);
   const hasHands = spec?.tools.some(({ kind }) => kind.case === "handToolset") ?? false;
-  const hasTool = spec?.tools.some(
-    ({ kind }) => kind.case === "brainToolset" && kind.value.names.includes(MEMORY_TOOL),
-  );
+  const hasTool = spec?.tools.some(({ kind }) => kind.case === "brainToolset" && offersTool(kind.value));
   if (stores.length === 0 || (!hasHands && !hasTool)) return "";
   const ways = [
     ...(hasHands
@@ -43,6 +41,11 @@ export function memoryNote(spec: AgentSpec | undefined, resources: readonly Sess
   ];
   const entries = stores.map((store) => entryOf(store, hasHands, hasTool === true));
   return [`<memory>`, INTRODUCTION, ways.join(" "), ...entries, `</memory>`].join("\n");
+}
+
+/** One that a policy disables is not offered. */
+function offersTool({ names, tools, defaultPolicy }: BrainToolset): boolean {
+  return names.includes(MEMORY_TOOL) && !(tools[MEMORY_TOOL] ?? defaultPolicy)?.disabled;
 }
 
 function entryOf(store: AttachedMemoryStore, hasHands: boolean, hasTool: boolean): string {
