@@ -130,6 +130,37 @@ describe("stopping everything", () => {
     await rig.rested(other, StopReason.END_TURN);
   });
 
+  it("holds a session that rested already: what a thread says after it starts nothing until somebody says something", async () => {
+    const reporter = await rig.agent("reporter", (request) => ({ say: `report ${request}` }));
+    const lead = await rig.agent(
+      "told",
+      (request) =>
+        request === 1
+          ? { calls: [{ name: "thread_create", input: { agent: "reporter", message: "m" } }] }
+          : { say: "." },
+      { members: [reporter] },
+    );
+    const sessionId = await rig.talk(lead);
+    const typesOf = async (type: string) => (await rig.log(sessionId)).filter((event) => event.type === type);
+    await eventually(async () => {
+      const heard = (await typesOf("agent.thread_message_received")).length === 1;
+      const { hasWork, stopReason } = await rig.get(sessionId);
+      return heard && !hasWork && stopReason === StopReason.END_TURN;
+    });
+    const before = (await typesOf("span.model_request_start")).length;
+    const stop = { type: "user.interrupt", payload: JSON.stringify({ keeps_queued: true }) };
+    await rig.sessions.emitEvents({ sessionId, events: [stop] });
+    const [thread] = await rig.threadsOf(sessionId);
+    await rig.say(thread!.id, "again");
+    await eventually(async () => (await typesOf("agent.thread_message_received")).length === 2);
+    await eventually(async () => !(await rig.get(sessionId)).hasWork);
+    expect(await typesOf("span.model_request_start")).toHaveLength(before);
+    await rig.say(sessionId, "go on");
+    await eventually(async () => (await typesOf("span.model_request_start")).length === before + 1);
+    expect(payloads(await rig.log(sessionId), "brain.inputs_consumed").at(-1)!.event_ids).toHaveLength(2);
+    await rig.rested(sessionId, StopReason.END_TURN);
+  });
+
   it("may be asked for by a client, of its own workspace", async () => {
     const { secret } = await rig.admin.createApiKey({ name: "c", role: Role.CLIENT });
     const client = rig.server.client(AdminService, secret);
