@@ -30,7 +30,7 @@ async function runWith(
   const tool: BrainTool = {
     name: "note",
     description: "Notes.",
-    inputSchema: "{}",
+    inputSchema: `{"type":"object","properties":{"a":{"type":"number"}}}`,
     async run(input, { eventId }) {
       seen.push({ input, eventId });
       const step = steps[seen.length - 1] ?? steps.at(-1)!;
@@ -68,6 +68,14 @@ describe("a call that the brain runs itself", () => {
       content: blocks,
       isError: true,
     });
+  });
+
+  it("with a field that the tool does not have is an error result, and nothing is done", async () => {
+    const { result, seen } = await runWith([{ text: "noted" }], {
+      call: { ...call, input: `{"a":1,"b":2}` },
+    });
+    expect(result).toEqual({ content: text(`"note" has no field "b". Its fields: a.`), isError: true });
+    expect(seen).toEqual([]);
   });
 
   it("is run again with the same id after a failure that passes", async () => {

@@ -1,7 +1,7 @@
 /** Runs the calls that the brain runs itself, and says what their results are. A call that was run before is run again: its effects know it by its event id. */
 import { Backoff } from "../../kit/backoff.ts";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
-import { parseObject } from "../event-payload.ts";
+import { isObject, parseObject } from "../event-payload.ts";
 import { judgeFailure, MAX_BROKEN } from "../server-failure.ts";
 import type { OpenCall } from "../session-state.ts";
 import { type BrainCall, type BrainTool, type BrainToolResult, refusal } from "./brain-tool.ts";
@@ -36,7 +36,7 @@ export class BrainCalls {
     const result =
       tool === undefined
         ? refusal(`No part of this installation can run "${call.name}".`)
-        : await this.repeat(tool, call, signal);
+        : (unknownField(tool, call) ?? (await this.repeat(tool, call, signal)));
     if ("pending" in result) return PENDING;
     const content = "text" in result ? [{ type: "text", text: result.text }] : result.content;
     return boundedContent(content, result.isError === true);
@@ -66,4 +66,14 @@ export class BrainCalls {
       await clock.sleep(backoff.nextDelayMs(), signal);
     }
   }
+}
+
+/** A field that a tool does not have would be passed over, and the tool do what was not meant: give back another hand, say. */
+function unknownField(tool: BrainTool, call: OpenCall): BrainToolResult | undefined {
+  const { properties } = parseObject(tool.inputSchema);
+  const known = isObject(properties) ? Object.keys(properties) : [];
+  const unknown = Object.keys(parseObject(call.input)).find((field) => !known.includes(field));
+  if (unknown === undefined) return undefined;
+  const fields = known.length === 0 ? "It takes none." : `Its fields: ${known.join(", ")}.`;
+  return refusal(`"${tool.name}" has no field ${JSON.stringify(unknown.slice(0, 64))}. ${fields}`);
 }
