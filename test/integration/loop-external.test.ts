@@ -52,6 +52,23 @@ const PROGRAMS = {
     ],
     env: { MODE: "plain" },
   },
+  many: {
+    command: [
+      process.execPath,
+      "-e",
+      `
+      let limits;
+      require("node:readline").createInterface({ input: process.stdin }).on("line", (line) => {
+        const said = JSON.parse(line);
+        limits ??= said.limits;
+        if (said.type !== "step") return;
+        const calls = Array.from({ length: limits.parts }, () => ({ type: "call", name: "nothing", input: {} }));
+        const parts = said.step === 1 ? calls : [{ type: "message", text: String(limits.parts) }];
+        for (const part of [...parts, { type: "end" }]) console.log(JSON.stringify(part));
+      });`,
+      mark,
+    ],
+  },
   garbage: shell(`read_step; echo 'hello there'; sleep 60`),
   endless: shell(`read_step; yes xxxxxxxxxxxxxxxx | tr -d '\\n'`),
   silent: shell(`read_step; sleep 60`),
@@ -214,6 +231,14 @@ describe("a program", () => {
         .map(({ is_error }) => is_error ?? false)
         .sort(),
     ).toEqual([false, true]);
+  });
+
+  it("may propose as many parts as it is told, also when none of the calls can run", async () => {
+    await start();
+    const session = rig.talk("hi", agent("many"));
+    await rested(session);
+    expect(stopReasons(session)).toEqual(["end_turn"]);
+    expect(spoken(session)).toEqual([String(session.payloads("agent.tool_result").length)]);
   });
 
   it("asks for a confirmation as the agent's policy says, and runs on in a new process after it", async () => {

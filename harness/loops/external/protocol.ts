@@ -11,8 +11,8 @@ export const PROTOCOL = 1;
 export const MAX_LINE_BYTES = 1024 * 1024;
 /** Of all lines of one step. */
 export const MAX_STEP_BYTES = 16 * 1024 * 1024;
-/** Messages, thoughts and calls of one step. */
-export const MAX_PARTS = 256;
+/** Messages, thoughts and calls of one step. One append takes 256 events: all parts, a result for each, and the step's end. */
+export const MAX_PARTS = 120;
 /** Of objects and lists in each other: what is nested deeper can be read by a parser, and written out again by none. */
 const MAX_NESTING = 500;
 const MAX_PART_NAME_CHARS = 64;
