@@ -5,6 +5,7 @@ import { newId } from "../../kit/ids.ts";
 import { createExecutionStore } from "../../server/store/postgres/executions.ts";
 import { appendToLog } from "../../server/store/postgres/hand-log.ts";
 import { inTransaction } from "../../server/store/postgres/transaction.ts";
+import { primaryThreadId } from "../../server/store/tree-events.ts";
 import { newSigningKey, type SessionReplica } from "../kit/session-rig.ts";
 import {
   admin,
@@ -43,7 +44,10 @@ describe("hashes", () => {
     const { session } = await client.createSession({ agentId: world.agentId, initialEvents });
     const sessionId = session!.id;
     expect(session!.tamperEvident).toBe(true);
-    await client.emitEvents({ sessionId, events: [{ type: "acme.noted", threadId: newId("thread") }] });
+    await client.emitEvents({
+      sessionId,
+      events: [{ type: "acme.noted", threadId: primaryThreadId(sessionId) }],
+    });
     const held = await lease(sessionId);
     const use = event("agent.tool_use", { name: "bash", input: {} }, '{"blocks":[ 1.0 ]}');
     await harness.emitEvents({ sessionId, lease: held, events: [event("session.status_running"), use] });
