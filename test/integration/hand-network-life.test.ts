@@ -93,7 +93,7 @@ P`,
     const lines = () => agent.log.split('"reason"').length;
     const before = lines();
     await bash("limited", "seq 300 | xargs -P 8 -I N curl -s -o /dev/null http://evil.example/ ; true");
-    expect((await agent.call("relayStats", "limited")).denied.host_not_allowed).toBeGreaterThan(300);
+    expect((await agent.call("relayStats", "limited")).denied.host_not_allowed).toBeGreaterThanOrEqual(300);
     expect(lines() - before).toBeLessThanOrEqual(40);
   });
 
