@@ -176,6 +176,37 @@ describe("stopping everything", () => {
   });
 });
 
+describe("who ends a tree", () => {
+  it("deletes a session with what a thread made in the moment in which it was ended itself", async () => {
+    const make = (agent: string, message: string) => ({ name: "thread_create", input: { agent, message } });
+    const deep = await rig.agent(
+      "late",
+      (request, turn) =>
+        request === 1 && turn.history.some(({ payload }) => payload.includes('"go deeper"'))
+          ? { calls: [make("self", "stay")] }
+          : { say: "." },
+      { members: ["self"] },
+    );
+    const lead = await rig.agent(
+      "lates",
+      (request) => (request === 1 ? { calls: [make("late", "go deeper")] } : { say: "." }),
+      { members: [deep], multiagent: { maxDepth: 2 } },
+    );
+    const sessionId = await rig.talk(lead);
+    await eventually(async () => (await rig.get(sessionId)).tree?.threads === 2);
+    const [middle] = await rig.threadsOf(sessionId);
+    // Whoever ends a tree looks who is there before it ends the first.
+    await rig.database
+      .pool()
+      .query("update sessions set archived_at = clock_timestamp() where session_id = $1", [middle!.id]);
+    await rig.sessions.deleteSession({ sessionId, interrupt: true });
+    const left = await rig.database
+      .pool()
+      .query("select session_id from sessions where root_session_id = $1", [sessionId]);
+    expect(left.rows).toEqual([]);
+  });
+});
+
 describe("threads and hands", () => {
   it("share the files of the tree, or have a hand of their own", async () => {
     const told: Record<string, string> = {};

@@ -429,34 +429,6 @@ describe("clients of a session with threads", () => {
       ]);
     expect(left.rowCount).toBe(0);
   });
-
-  it("delete a session with what a thread made in the moment in which it was ended itself", async () => {
-    const deep = await rig.agent(
-      "late",
-      (request, turn) =>
-        request === 1 && turn.history.some(({ payload }) => payload.includes('"go deeper"'))
-          ? { calls: [create("self", "stay")] }
-          : { say: "." },
-      { members: ["self"] },
-    );
-    const lead = await rig.agent(
-      "lates",
-      (request) => (request === 1 ? { calls: [create("late", "go deeper")] } : { say: "." }),
-      { members: [deep], multiagent: { maxDepth: 2 } },
-    );
-    const sessionId = await rig.talk(lead);
-    await eventually(async () => (await rig.get(sessionId)).tree?.threads === 2);
-    const [middle] = await rig.threadsOf(sessionId);
-    // Whoever ends a tree looks who is there before it ends the first.
-    await rig.database
-      .pool()
-      .query("update sessions set archived_at = clock_timestamp() where session_id = $1", [middle!.id]);
-    await rig.sessions.deleteSession({ sessionId, interrupt: true });
-    const left = await rig.database
-      .pool()
-      .query("select session_id from sessions where root_session_id = $1", [sessionId]);
-    expect(left.rows).toEqual([]);
-  });
 });
 
 function answersOf({ history }: LoopTurn): string {
