@@ -7,6 +7,7 @@ import {
   type FileStat,
   type Hand,
   HandError,
+  type HandMounts,
   type HandPipe,
   type JsonValue,
   type ProcessInfo,
@@ -27,6 +28,7 @@ const FLOOD_CHUNK = new Uint8Array(64 * 1024).fill("x".charCodeAt(0));
 
 export class ScriptedHand implements Hand {
   readonly park?: () => Promise<DestroyReport>;
+  readonly mounts?: HandMounts;
   private readonly inner: Hand;
   private readonly options: ScriptedHandOptions;
   /** Told when the sandbox ends under its processes. */
@@ -36,6 +38,7 @@ export class ScriptedHand implements Hand {
     const { inner } = options;
     this.inner = inner;
     this.options = options;
+    if (inner.mounts !== undefined) this.mounts = inner.mounts;
     if (inner.park !== undefined) {
       this.park = async () => {
         const effect = this.effectOn("park");
