@@ -154,7 +154,7 @@ describe("a harness that holds answers and calls", () => {
         return turn([toolUse("bash", { command: commands.get(words)! })]);
       };
       const own = await start(script, LEASE_TTL_MS);
-      const count = trials(3, 20);
+      const count = trials(2, 20);
       const truth = watchTruth(own);
       const streams = await Promise.all(
         Array.from({ length: count }, (_, n) => own.newSession(`stream ${n}`)),

@@ -62,7 +62,7 @@ async function standStill(name: FaultyProgram, forMs: number): Promise<void> {
 
 describe("a long call (R2)", () => {
   test("that takes ten times as long as its lease lives runs once, under one lease", async () => {
-    const ttlMs = trials(1_500, 3_000);
+    const ttlMs = trials(1_000, 3_000);
     await start({ TENDON_LEASE_TTL_MS: String(ttlMs) });
     const sessionId = await faults.newSession(countedCommand("long", (10 * ttlMs) / 1_000 + 1));
     const [end] = callEnds(await faults.rested(sessionId, 15 * ttlMs + 20_000));
