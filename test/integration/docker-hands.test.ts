@@ -1,5 +1,7 @@
 /** The life of docker hands on a real engine: what is told when containers, volumes or the agent go away under them. */
+
 import { randomBytes } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { DockerDriver } from "../../hand-agent/drivers/docker/docker-driver.ts";
 import type { Hand } from "../../hand-agent/drivers/driver.ts";
@@ -60,6 +62,28 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
         false,
         expect.stringMatching(/^kept(\n\[the shell had ended|$)/),
       ]);
+    }
+    await hand.destroy();
+  });
+
+  it("go on in one new container, however many found the pipes spoiled at once", async () => {
+    const hand = await rig.provision(newId("pipes"));
+    const { bash } = toolCaller(hand);
+    await bash("echo kept >f");
+    for (let round = 0; round < 3; round += 1) {
+      await bash("rm -f /run/tendon-hand/*; echo said");
+      const calls = Promise.allSettled(Array.from({ length: 4 }, () => hand.openPipe(newId("call"))));
+      // Each of these takes the container that there is, or has one made.
+      let isOver = false;
+      const looks = async () => {
+        while (!isOver) await hand.stat(hand.workdir).catch(() => setImmediate());
+      };
+      const looking = Promise.all([looks(), looks()]);
+      expect((await calls).map(({ status }) => status)).toContain("rejected");
+      isOver = true;
+      await looking;
+      expect(await hand.stat(hand.workdir)).toMatchObject({ type: "directory" });
+      expect(textOf(await bash("cat f"))).toMatch(/^kept/);
     }
     await hand.destroy();
   });

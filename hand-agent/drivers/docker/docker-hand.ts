@@ -56,6 +56,10 @@ export class DockerHand extends ForwardedFiles implements Hand {
   readonly mounts?: HandMounts;
   protected readonly files: HandFiles;
   private current: Promise<RunningContainer> | undefined;
+  /** What `current` came to; undefined once that has ended. */
+  private adopted: RunningContainer | undefined;
+  /** No container is made meanwhile: it would be removed with the one before. */
+  private removing: Promise<void> | undefined;
   private over: Promise<DestroyReport> | undefined;
   private resolveLost: (reason: string) => void = () => {};
 
@@ -182,8 +186,14 @@ export class DockerHand extends ForwardedFiles implements Hand {
     why = "the processes of a call could only be ended with it",
   ): Promise<{ left: ProcessInfo[] }> {
     try {
-      link.close(why);
-      await this.options.removeContainer();
+      if (this.isReplaced(link)) await this.current;
+      else {
+        link.close(why);
+        this.removing ??= this.options.removeContainer().finally(() => {
+          this.removing = undefined;
+        });
+        await this.removing;
+      }
       return { left: [] };
     } catch (error) {
       this.options.log.error({ err: error, hand: this.id }, "a container could not be ended");
@@ -191,10 +201,17 @@ export class DockerHand extends ForwardedFiles implements Hand {
     }
   }
 
+  /** Whoever makes a new container removes the one before. */
+  private isReplaced(link: ContainerLink): boolean {
+    return this.current !== undefined && this.adopted?.link !== link;
+  }
+
   private adopt(container: RunningContainer): void {
     this.current = Promise.resolve(container);
+    this.adopted = container;
     void container.link.ended.then((reason) => {
       this.current = undefined;
+      this.adopted = undefined;
       if (!this.over) this.options.log.warn({ hand: this.id, reason }, "the container ended");
     });
   }
@@ -214,6 +231,7 @@ export class DockerHand extends ForwardedFiles implements Hand {
 
   private async replace(): Promise<RunningContainer> {
     try {
+      await this.removing?.catch(() => {});
       const made = await this.options.makeAgain();
       if (made === "gone") {
         const reason = "somebody removed its workspace from the engine";
