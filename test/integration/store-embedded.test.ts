@@ -169,7 +169,7 @@ describe("an embedded Postgres", () => {
         (
           await query(
             postgres.url,
-            "select pid from pg_stat_activity where application_name like 'tendon owner%'",
+            "select pid from pg_locks join pg_stat_activity using (pid) where application_name like 'tendon owner%' and locktype = 'advisory' and granted",
           )
         ).length === 1,
     );
