@@ -36,6 +36,8 @@ export async function startGitServer(context: BenchContext): Promise<string> {
     "git",
     [
       "daemon",
+      // As many as ask: by itself it serves 32 at a time and hangs up on the rest.
+      "--max-connections=0",
       "--reuseaddr",
       "--export-all",
       "--listen=127.0.0.1",
@@ -70,7 +72,7 @@ export class OneContainer {
     { socketPath, image, gitUrl }: { socketPath: string; image: string; gitUrl: string },
   ): Promise<OneContainer> {
     const folder = await mkdtemp(join(tmpdir(), "tendon-bench-work-"));
-    context.defer(() => rm(folder, { recursive: true, force: true }));
+    context.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 50, retryDelay: 100 }));
     const one = new OneContainer(new Docker({ socketPath }), image, gitUrl, folder);
     context.defer(() => one.remove());
     return one;
