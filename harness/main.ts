@@ -8,6 +8,7 @@ import type { Service } from "../kit/lifecycle.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
+import { openTracing } from "../kit/trace-sdk.ts";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
@@ -20,7 +21,6 @@ import { createModelFetch } from "./loops/claude/model-fetch.ts";
 import { readProgramTable } from "./loops/external/program-table.ts";
 import { createLoops, type LoopsOptions } from "./loops/registry.ts";
 import { type ModelSource, openModelSource } from "./model-source.ts";
-import { openTracing } from "./tracing.ts";
 
 const NAME = "tendon-harness";
 const OPTIONS = ["--print-config", "--help", "--version"];
@@ -65,7 +65,7 @@ class HarnessProgram implements Service {
     this.stops.unshift(() => transport.close());
     this.stops.unshift(() => connection.close());
     const client = new ModelClient({ ...source, fetch: transport.fetch, clock: systemClock });
-    const tracing = await openTracing(config, newId("harness"), log);
+    const tracing = await openTracing({ name: "tendon-harness", instanceId: newId("harness") }, config, log);
     this.stops.unshift(() => tracing.stop());
     const harness = new Harness({
       server: {

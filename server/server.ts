@@ -9,6 +9,7 @@ import { type Listener, listen } from "../kit/listen/listen.ts";
 import type { TlsFiles } from "../kit/listen/tls-files.ts";
 import type { Logger } from "../kit/log.ts";
 import { loadOrCreateKeyFile } from "../kit/sign/key-file.ts";
+import { openTracing } from "../kit/trace-sdk.ts";
 import { type App, createApp } from "./app.ts";
 import type { ServerConfig } from "./config.ts";
 import { type Database, openDatabase } from "./database.ts";
@@ -20,7 +21,6 @@ import { startupFailure, withOwnLine } from "./startup-failure.ts";
 import { createHintListener } from "./store/postgres/head-hints.ts";
 import { createPostgresStore } from "./store/postgres/store.ts";
 import type { Store } from "./store/store.ts";
-import { openTracing } from "./tracing.ts";
 
 export interface ServerOptions {
   readonly config: ServerConfig;
@@ -89,7 +89,7 @@ export class Server implements Service {
     const dataDir = resolve(config.TENDON_DATA_DIR);
     await mkdir(dataDir, { recursive: true, mode: 0o700 });
     const { signal } = this.giveUp;
-    const tracing = await openTracing(config, this.replicaId, log);
+    const tracing = await openTracing({ name: "tendon-server", instanceId: this.replicaId }, config, log);
     this.undo.push(() => tracing.stop());
     const database = await openDatabase({ ...config, TENDON_DATA_DIR: dataDir }, this.clock, log, signal);
     this.undo.push(() => database.close());

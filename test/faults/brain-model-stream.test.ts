@@ -8,7 +8,8 @@ import { type MessagesRequest, type Turn, text, thinking, toolUse, turn } from "
 import { isWholeRun, trials } from "../kit/fault-trials.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { type RunningProgram, startProgram } from "../kit/program.ts";
-import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 import { seededRandom } from "../kit/seeded-random.ts";
 
 /** Offsets of each kind that are tried in `npm test`; all of them in `npm run test:faults`. */

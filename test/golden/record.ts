@@ -9,7 +9,8 @@ import { type Gate, gate, type Script } from "../kit/fake-messages-api.ts";
 import { type Rig, startRig } from "../kit/harness-rig.ts";
 import { LONG_TOOLS, longScript, playLongSession } from "../kit/long-session.ts";
 import { playRichSession, RICH_TOOLS, richScript } from "../kit/rich-session.ts";
-import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 interface Play {
   readonly tools: Record<string, ScriptedTool>;

@@ -12,7 +12,7 @@ import {
   longAgent,
   longTurn,
 } from "../kit/long-session.ts";
-import type { ScriptedSession } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 let rig: Rig;
 afterEach(() => rig.stop());

@@ -6,7 +6,7 @@ import { eventually } from "../kit/eventually.ts";
 import { gate } from "../kit/fake-messages-api.ts";
 import { type Rig, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { answerAll, playRichSession, RICH_AGENT, RICH_TOOLS, richScript } from "../kit/rich-session.ts";
-import type { ScriptedSession } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 let rig: Rig;
 afterEach(async () => {

@@ -14,7 +14,8 @@ import {
   turn,
 } from "../kit/fake-messages-api.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
-import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 let rig: Rig;
 afterEach(() => rig.stop());

@@ -17,7 +17,8 @@ import {
 } from "../kit/fake-messages-api.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { commandsWith } from "../kit/process-list.ts";
-import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 const WITHIN_MS = 60_000;
 const TIMEOUT_MS = 120_000;

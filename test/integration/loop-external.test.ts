@@ -12,7 +12,8 @@ import { eventually } from "../kit/eventually.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
 import { commandsWith } from "../kit/process-list.ts";
 import { startProgram } from "../kit/program.ts";
-import type { ScriptedSession, ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
+import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 const examples = fileURLToPath(new URL("../../examples/loops", import.meta.url));
 const mark = `tendon-test-${randomUUID()}`;

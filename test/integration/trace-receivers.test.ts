@@ -1,12 +1,11 @@
 /** What programs do with spans when the receiver is well, away, slow or says no: the SDK's exporter and the hand agent's own. */
 import { afterEach, describe, expect, test } from "vitest";
 import * as agent from "../../hand-agent/tracing.ts";
-import * as harness from "../../harness/tracing.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import { EXPORT_LIMITS, parseTraceParent, type Tracing, traceOfEvent } from "../../kit/trace.ts";
+import { openTracing } from "../../kit/trace-sdk.ts";
 import type { TracingSettings } from "../../kit/trace-settings.ts";
-import * as server from "../../server/tracing.ts";
 import { eventually } from "../kit/eventually.ts";
 import { freePort } from "../kit/free-port.ts";
 import { type SpanReceiver, startSpanReceiver } from "../kit/span-receiver.ts";
@@ -17,8 +16,8 @@ const PARENT = { ...traceOfEvent("sevt_1"), sampled: true };
 const STOPS_WITHIN_MS = 2 * EXPORT_LIMITS.exportTimeoutMillis + 1_000;
 
 const OPENERS: readonly [string, (settings: TracingSettings) => Tracing | Promise<Tracing>][] = [
-  ["server", (settings) => server.openTracing(settings, "rplc_1", log)],
-  ["harness", (settings) => harness.openTracing(settings, "hrns_1", log)],
+  ["server", (settings) => openTracing({ name: "tendon-server", instanceId: "rplc_1" }, settings, log)],
+  ["harness", (settings) => openTracing({ name: "tendon-harness", instanceId: "hrns_1" }, settings, log)],
   [
     "hand agent",
     (settings) => agent.openTracing(settings, { instanceId: "hagt_1", clock: systemClock, log }),

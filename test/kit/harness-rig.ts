@@ -18,9 +18,9 @@ import {
 import {
   type ScriptedServer,
   type ScriptedServerOptions,
-  type ScriptedSession,
   startScriptedServer,
 } from "./scripted-harness-server.ts";
+import type { ScriptedSession } from "./scripted-session.ts";
 
 export interface RigOptions {
   model?: FakeMessagesApiOptions;

@@ -19,7 +19,8 @@ import {
   turn,
 } from "./fake-messages-api.ts";
 import { type Rig, rested } from "./harness-rig.ts";
-import type { ScriptedSession, ScriptedTool } from "./scripted-harness-server.ts";
+import type { ScriptedTool } from "./scripted-harness-server.ts";
+import type { ScriptedSession } from "./scripted-session.ts";
 
 export const RICH_AGENT: AgentSpec = create(AgentSpecSchema, {
   name: "rich",

@@ -17,13 +17,7 @@ import { createGrpcServer, mountGrpc } from "../../kit/rpc/mount-grpc.ts";
 import { bindService, type ServiceImplementation } from "../../kit/rpc/service.ts";
 import { validationInterceptor } from "../../kit/rpc/validation.ts";
 import { type AgentSpec, AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
-import {
-  type Event,
-  type EventInput,
-  EventSchema,
-  type LeaseProof,
-  type Preview,
-} from "../../proto/gen/tendon/v1/event_pb.js";
+import type { Event, Preview } from "../../proto/gen/tendon/v1/event_pb.js";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { type ExecuteRequest, HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import {
@@ -31,22 +25,18 @@ import {
   HarnessService,
   ReleaseReason,
   type WorkRequest,
-  type WorkResponse,
-  WorkResponseSchema,
 } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionSchema } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type EmitEventsRequest,
-  EventOrder,
   EventText,
-  type GetEventsRequest,
   type ReadPayloadRequest,
   SessionService,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
-
-type Message = WorkResponse["kind"];
+import { answeredBy, type ScriptedSession, Session, shortened, sliceOf } from "./scripted-session.ts";
+import { WorkConnection } from "./scripted-work-connection.ts";
 
 /** What a hand answers to a call; it may wait, until `signal` aborts when the call is cancelled. */
 export type ScriptedTool = (
@@ -82,180 +72,12 @@ export interface ScriptedServer {
   stop(): Promise<void>;
 }
 
-export interface ScriptedSession {
-  readonly id: string;
-  readonly spec: AgentSpec;
-  readonly events: readonly Event[];
-  readonly epoch: bigint;
-  readonly isHeld: boolean;
-  /** Appends as a client does, and offers the session when there is work. */
-  send(...events: { type: string; payload: object }[]): string[];
-  say(text: string): string;
-  /** Gives the lease to nobody, under a newer epoch, without telling the holder. */
-  fence(): void;
-  types(): string[];
-  payloads(type: string): Record<string, unknown>[];
-}
-
 const TOOL_SCHEMA = `{"type":"object","properties":{"command":{"type":"string"}}}`;
 
 export async function startScriptedServer(options: ScriptedServerOptions = {}): Promise<ScriptedServer> {
   const server = new Scripted(options);
   await server.listen();
   return server;
-}
-
-class Session implements ScriptedSession {
-  readonly id = newId("session");
-  readonly events: Event[] = [];
-  readonly spec: AgentSpec;
-  private readonly server: Scripted;
-  epoch = 0n;
-  leaseId: string | undefined;
-  holder: WorkConnection | undefined;
-  known = 0n;
-  rested = 0n;
-  notBeforeMs = 0;
-
-  constructor(server: Scripted, spec: AgentSpec, log: readonly Event[]) {
-    this.server = server;
-    this.spec = spec;
-    for (const event of log) this.events.push(event);
-  }
-
-  get head(): bigint {
-    return BigInt(this.events.length);
-  }
-
-  get isHeld(): boolean {
-    return this.leaseId !== undefined;
-  }
-
-  get hasWork(): boolean {
-    const isWork = ({ type }: Event) => type.startsWith("user.") || type === "agent.tool_result";
-    const newest = this.events.findLast(isWork)?.position ?? 0n;
-    const isRunning = this.status() !== "session.status_idle" && this.events.length > 0 && newest > 0n;
-    return newest > this.rested || (isRunning && !this.isHeld);
-  }
-
-  private status(): string {
-    return (
-      this.events.findLast(({ type }) => type.startsWith("session.status_"))?.type ?? "session.status_idle"
-    );
-  }
-
-  types(): string[] {
-    return this.events.map(({ type }) => type);
-  }
-
-  payloads(type: string): Record<string, unknown>[] {
-    return this.events.filter((event) => event.type === type).map(({ payload }) => JSON.parse(payload));
-  }
-
-  send(...events: { type: string; payload: object }[]): string[] {
-    const inputs = events.map(({ type, payload }) => ({
-      id: newId("event"),
-      type,
-      payload: JSON.stringify(payload),
-    }));
-    this.append(inputs);
-    return inputs.map(({ id }) => id);
-  }
-
-  say(text: string): string {
-    return this.send({ type: "user.message", payload: { content: [{ type: "text", text }] } })[0]!;
-  }
-
-  fence(): void {
-    this.epoch += 1n;
-    this.leaseId = newId("lease");
-    this.holder = undefined;
-  }
-
-  check(lease: LeaseProof | undefined): void {
-    if (lease === undefined || lease.leaseId !== this.leaseId || lease.epoch !== this.epoch)
-      throw new TendonError("LEASE_FENCED", "a newer brain holds this session");
-  }
-
-  append(
-    inputs: readonly (Pick<EventInput, "id" | "type" | "payload"> & Partial<EventInput>)[],
-    byHolder = false,
-  ) {
-    const known = inputs.map(({ id }) => this.events.find((event) => event.id === id));
-    if (known.every((event) => event !== undefined))
-      return known.map((event) => ({ id: event!.id, position: event!.position, duplicate: true }));
-    for (const { type, payload } of inputs) {
-      const answered = answeredBy(type, payload);
-      if (answered && this.events.some((event) => answeredBy(event.type, event.payload) === answered))
-        throw new TendonError("CALL_ALREADY_ANSWERED", `${answered} has a result`);
-    }
-    const first = this.head + 1n;
-    const receipts = inputs.map(({ id, type, payload, internal = "", threadId = "" }) => {
-      const position = this.head + 1n;
-      const createdAt = timestampFromDate(new Date());
-      this.events.push(
-        create(EventSchema, { id, position, type, payload: payload || "{}", internal, threadId, createdAt }),
-      );
-      return { id, position, duplicate: false };
-    });
-    if (byHolder && first === this.known + 1n) this.known = this.head;
-    this.push();
-    this.server.offer(this);
-    return receipts;
-  }
-
-  push(): void {
-    if (this.holder === undefined || this.head <= this.known) return;
-    const events = this.events.slice(Number(this.known));
-    this.known = this.head;
-    const isSmall = events.every(({ payload }) => payload.length <= this.server.inlineLimit);
-    const value = { leaseId: this.leaseId!, head: this.head, events: isSmall ? events : [] };
-    this.holder.send({ case: "logAdvanced", value: { $typeName: "tendon.v1.LogAdvanced", ...value } });
-  }
-}
-
-function answeredBy(type: string, payload: string): string | undefined {
-  if (!/_result$/.test(type)) return undefined;
-  const { tool_use_id, custom_tool_use_id } = JSON.parse(payload || "{}");
-  return tool_use_id ?? custom_tool_use_id;
-}
-
-class WorkConnection {
-  readonly context: RpcContext;
-  readonly instanceId: string;
-  readonly capacity: number;
-  readonly held = new Set<Session>();
-  leaving = false;
-  private readonly queue: Message[] = [];
-  private wake: (() => void) | undefined;
-  private ended = false;
-
-  constructor(context: RpcContext, instanceId: string, capacity: number) {
-    this.context = context;
-    this.instanceId = instanceId;
-    this.capacity = capacity;
-  }
-
-  send(kind: Message): void {
-    this.queue.push(kind);
-    this.wake?.();
-  }
-
-  end(): void {
-    this.ended = true;
-    this.wake?.();
-  }
-
-  async *messages() {
-    for (;;) {
-      for (let kind = this.queue.shift(); kind; kind = this.queue.shift())
-        yield create(WorkResponseSchema, { kind });
-      if (this.ended) return;
-      await new Promise<void>((resolve) => {
-        this.wake = resolve;
-      });
-    }
-  }
 }
 
 interface Execution {
@@ -596,31 +418,4 @@ class Scripted implements ScriptedServer {
     };
     this.executions.set(key, execution);
   }
-}
-
-/** Five events at most, so that readers have to go on. */
-function sliceOf(log: readonly Event[], request: GetEventsRequest): { events: Event[]; hasMore: boolean } {
-  const { afterPosition, beforePosition, limit, types, order } = request;
-  const fitting = log.filter(
-    ({ position, type }) =>
-      position > afterPosition &&
-      (beforePosition === 0n || position < beforePosition) &&
-      (types.length === 0 || types.includes(type)),
-  );
-  if (order === EventOrder.DESCENDING) fitting.reverse();
-  const events = fitting.slice(0, Math.min(limit || 100, 5));
-  return { events, hasMore: events.length < fitting.length };
-}
-
-function shortened(event: Event, limit: number): Event {
-  const copy = create(EventSchema, { ...event });
-  if (event.payload.length > limit) {
-    copy.payload = "";
-    copy.payloadOmitted = {
-      $typeName: "tendon.v1.OmittedText",
-      sizeBytes: BigInt(event.payload.length),
-      sha256: "",
-    };
-  }
-  return copy;
 }

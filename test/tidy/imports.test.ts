@@ -68,7 +68,7 @@ const FENCES: readonly { readonly package: RegExp; readonly only: RegExp; readon
   { package: /^@opentelemetry\/api$/, only: /^kit\// },
   {
     package: /^@opentelemetry\/(sdk|exporter|resources)/,
-    only: /^(server|harness|mcp-proxy)\/tracing\.ts$/,
+    only: /^kit\/trace-sdk\.ts$/,
   },
   { package: /^commander$/, only: /^cli\// },
   { package: /^(vitest|tsx|esbuild)/, only: /^$/ },

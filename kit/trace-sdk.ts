@@ -1,15 +1,15 @@
-/** Spans of the server, with OpenTelemetry's SDK: loaded only where somebody wants them. */
-import { BUILD } from "../kit/build.ts";
-import { messageOf } from "../kit/errors.ts";
-import type { Logger } from "../kit/log.ts";
-import { EXPORT_LIMITS, NO_TRACING, type Tracing } from "../kit/trace.ts";
-import { type TracingSettings, traceTarget } from "../kit/trace-settings.ts";
-import { spansOf } from "../kit/trace-spans.ts";
+/** Spans with OpenTelemetry's SDK, which is loaded only where somebody wants them. Not for the hand agent, which stays light. */
+import { BUILD } from "./build.ts";
+import { messageOf } from "./errors.ts";
+import type { Logger } from "./log.ts";
+import { EXPORT_LIMITS, NO_TRACING, type Tracing } from "./trace.ts";
+import { type TracingSettings, traceTarget } from "./trace-settings.ts";
+import { spansOf } from "./trace-spans.ts";
 
-/** Throws an Error for headers that are none. A receiver that is away is told to the log, and stops nothing. */
+/** `service`: what receivers know the program by. Throws an Error for headers that are none. A receiver that is away is told to the log, and stops nothing. */
 export async function openTracing(
+  service: { readonly name: string; readonly instanceId: string },
   settings: TracingSettings,
-  instanceId: string,
   log: Logger,
 ): Promise<Tracing> {
   const target = traceTarget(settings);
@@ -27,9 +27,9 @@ export async function openTracing(
   });
   const provider = new sdk.TracerProvider({
     resource: resourceFromAttributes({
-      "service.name": "tendon-server",
+      "service.name": service.name,
       "service.version": BUILD,
-      "service.instance.id": instanceId,
+      "service.instance.id": service.instanceId,
     }),
     sampler: new sdk.ParentBasedSampler({ root: new sdk.TraceIdRatioBasedSampler(target.ratio) }),
     spanProcessors: [new sdk.BatchSpanProcessor({ exporter, ...limits })],
