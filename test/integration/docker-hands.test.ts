@@ -66,6 +66,19 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     await hand.destroy();
   });
 
+  it("tell their programs that a container has ended before whoever ended it goes on", async () => {
+    const hand = await rig.provision(newId("pipes"));
+    const program = await hand.exec({ argv: ["sleep", "1000"] });
+    const order: string[] = [];
+    const exit = program.exit.catch((error: Error) => order.push(error.message));
+    await toolCaller(hand).bash("rm -f /run/tendon-hand/*; echo said");
+    await expect(hand.openPipe(newId("call"))).rejects.toThrow(/removed or changed files/);
+    order.push("the next call");
+    await exit;
+    expect(order).toEqual(["the container has ended: it had spoiled its own pipes", "the next call"]);
+    await hand.destroy();
+  });
+
   it("go on in one new container, however many found the pipes spoiled at once", async () => {
     const hand = await rig.provision(newId("pipes"));
     const { bash } = toolCaller(hand);

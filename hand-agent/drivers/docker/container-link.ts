@@ -136,7 +136,8 @@ export class ContainerLink {
 
   /** Of a program whose lane broke off: it was killed with its lane, or the container went. */
   private async endOfLostProgram(): Promise<{ code: number }> {
-    const reason = await this.whyEnded();
+    // Where this side has ended it, its programs are told at once: who calls next must not meet one that is dead.
+    const reason = this.endReason ?? (await this.whyEnded());
     if (reason === undefined) return { code: 128 + 9 };
     this.close(reason);
     throw new HandError(`the container has ended: ${reason}`);
