@@ -3,6 +3,7 @@
  * wrote them, so any holder of the lease can go on from any prefix.
  */
 import { timestampMs } from "@bufbuild/protobuf/wkt";
+import { memberText } from "../kit/json-slices.ts";
 import { parseTraceParent, type TraceContext } from "../kit/trace.ts";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import {
@@ -17,7 +18,6 @@ import {
   stringOf,
   stringsOf,
 } from "./event-payload.ts";
-import { memberText } from "./json-member.ts";
 import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
 
 /** A tool use that has no result yet. */

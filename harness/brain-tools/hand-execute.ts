@@ -5,8 +5,9 @@
  * It is no call of its own: the log has the call that it stands for, with the hand's slot, the tool's own name and input, and
  * `"via":"hand_execute"`. So it is bound, shown, permitted and answered as every other call of a hand (X1, X3).
  */
+
+import { memberText } from "../../kit/json-slices.ts";
 import { isObject, parseObject } from "../event-payload.ts";
-import { memberText } from "../json-member.ts";
 import { type BrainTool, refusal } from "./brain-tool.ts";
 import { SLOT_SCHEMA, slotFrom } from "./hand-slot.ts";
 
