@@ -705,6 +705,13 @@ export declare type ProvisionCommand = Message<"tendon.v1.ProvisionCommand"> & {
    * @generated from field: tendon.v1.HandMounts mounts = 8;
    */
   mounts?: HandMounts | undefined;
+
+  /**
+   * Connections of the hand that go to the proxy; unset for none.
+   *
+   * @generated from field: tendon.v1.HandTunnels tunnels = 9;
+   */
+  tunnels?: HandTunnels | undefined;
 };
 
 /**
@@ -712,6 +719,33 @@ export declare type ProvisionCommand = Message<"tendon.v1.ProvisionCommand"> & {
  * Use `create(ProvisionCommandSchema)` to create a new message.
  */
 export declare const ProvisionCommandSchema: GenMessage<ProvisionCommand>;
+
+/**
+ * Which connections of a hand the agent's relay carries to the proxy. Only a sorting: the server decides at each again.
+ *
+ * @generated from message tendon.v1.HandTunnels
+ */
+export declare type HandTunnels = Message<"tendon.v1.HandTunnels"> & {
+  /**
+   * Whether requests for `/git/<host>/<path>` at the relay are carried there.
+   *
+   * @generated from field: bool git = 1;
+   */
+  git: boolean;
+
+  /**
+   * Hosts whose CONNECT is carried there: names, `*.example.com` for all below, IPv4 addresses; at most 320.
+   *
+   * @generated from field: repeated string egress_hosts = 2;
+   */
+  egressHosts: string[];
+};
+
+/**
+ * Describes the message tendon.v1.HandTunnels.
+ * Use `create(HandTunnelsSchema)` to create a new message.
+ */
+export declare const HandTunnelsSchema: GenMessage<HandTunnels>;
 
 /**
  * What an agent keeps in a hand beside its workspace.
@@ -1752,6 +1786,14 @@ export declare type StreamTunnelRequest = Message<"tendon.v1.StreamTunnelRequest
      */
     value: Uint8Array;
     case: "data";
+  } | {
+    /**
+     * No more bytes come from this side.
+     *
+     * @generated from field: tendon.v1.TunnelEnd end = 3;
+     */
+    value: TunnelEnd;
+    case: "end";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1760,6 +1802,20 @@ export declare type StreamTunnelRequest = Message<"tendon.v1.StreamTunnelRequest
  * Use `create(StreamTunnelRequestSchema)` to create a new message.
  */
 export declare const StreamTunnelRequestSchema: GenMessage<StreamTunnelRequest>;
+
+/**
+ * One side of a tunnel sends no more; the other may go on.
+ *
+ * @generated from message tendon.v1.TunnelEnd
+ */
+export declare type TunnelEnd = Message<"tendon.v1.TunnelEnd"> & {
+};
+
+/**
+ * Describes the message tendon.v1.TunnelEnd.
+ * Use `create(TunnelEndSchema)` to create a new message.
+ */
+export declare const TunnelEndSchema: GenMessage<TunnelEnd>;
 
 /**
  * Names a tunnel, or asks for one.
@@ -1794,6 +1850,20 @@ export declare type TunnelOpen = Message<"tendon.v1.TunnelOpen"> & {
    * @generated from field: int32 port = 4;
    */
   port: number;
+
+  /**
+   * What the sandbox's connection is for.
+   *
+   * @generated from field: tendon.v1.TunnelKind kind = 5;
+   */
+  kind: TunnelKind;
+
+  /**
+   * Number of the hand's owner, as the agent knows it.
+   *
+   * @generated from field: int64 owner_number = 6;
+   */
+  ownerNumber: bigint;
 };
 
 /**
@@ -1814,6 +1884,20 @@ export declare type StreamTunnelResponse = Message<"tendon.v1.StreamTunnelRespon
    * @generated from field: bytes data = 1;
    */
   data: Uint8Array;
+
+  /**
+   * First message: the connection stands.
+   *
+   * @generated from field: bool opened = 2;
+   */
+  opened: boolean;
+
+  /**
+   * No more bytes come from the other side.
+   *
+   * @generated from field: bool end = 3;
+   */
+  end: boolean;
 };
 
 /**
@@ -1861,6 +1945,39 @@ export enum MemoryChangeOutcome {
  * Describes the enum tendon.v1.MemoryChangeOutcome.
  */
 export declare const MemoryChangeOutcomeSchema: GenEnum<MemoryChangeOutcome>;
+
+/**
+ * What a connection out of a sandbox is for.
+ *
+ * @generated from enum tendon.v1.TunnelKind
+ */
+export enum TunnelKind {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: TUNNEL_KIND_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Git over HTTP, in plain text up to the proxy.
+   *
+   * @generated from enum value: TUNNEL_KIND_GIT = 1;
+   */
+  GIT = 1,
+
+  /**
+   * What follows a CONNECT, to a host of a variable credential.
+   *
+   * @generated from enum value: TUNNEL_KIND_EGRESS = 2;
+   */
+  EGRESS = 2,
+}
+
+/**
+ * Describes the enum tendon.v1.TunnelKind.
+ */
+export declare const TunnelKindSchema: GenEnum<TunnelKind>;
 
 /**
  * What hand agents dial.
@@ -1990,9 +2107,16 @@ export declare const HandAgentService: GenService<{
   /**
    * Opened by the agent when the server or a sandbox asks for it: carries the bytes of one connection.
    *
+   * The first request is `open`, the first response `opened`; then bytes go both ways, and each side says once that it
+   * sends no more. The stream ends when both have. A sandbox's connection goes where the server lets its hand go now:
+   * session, workspace and epoch are looked up at each.
+   *
    * Effect: a connection between the proxy and a host that only the agent reaches, or between a sandbox and the proxy.
    * Idempotency: a tunnel that broke is not resumed.
-   * Fails: NOT_FOUND for a tunnel that nobody asked for, ROLE_NOT_ALLOWED for a target that the environment does not name.
+   * Fails: NOT_FOUND for a tunnel that nobody asked for or a hand that is not the agent's, ROLE_NOT_ALLOWED for a host that
+   * the hand's session has neither a repository nor a variable for, LEASE_FENCED when the hand has a newer owner than the
+   * agent says, SESSION_ARCHIVED, HAND_NOT_READY, HAND_RELEASED, NOT_CONFIGURED when no proxy is connected or it takes no such connections,
+   * LIMIT_EXCEEDED, DEADLINE_EXCEEDED, DRAINING, UNAVAILABLE.
    * Callers: hand_agent.
    *
    * @generated from rpc tendon.v1.HandAgentService.StreamTunnel

@@ -4,11 +4,11 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { CommandResult, ConnectResponse, StartTransfer, TransferEnd } from "./hand_agent_service_pb.js";
+import type { CommandResult, ConnectResponse, StartTransfer, StartTunnel, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
+import type { AskReseal, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 import type { Preview } from "./event_pb.js";
-import type { AskReseal, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 
 /**
  * Describes the file tendon/v1/peer_service.proto.
@@ -287,6 +287,27 @@ export declare type ForwardTunnelRequest = Message<"tendon.v1.ForwardTunnelReque
    * @generated from field: bytes data = 2;
    */
   data: Uint8Array;
+
+  /**
+   * In the first message: the callee asks one of its proxies for this.
+   *
+   * @generated from field: tendon.v1.AskTunnel ask = 3;
+   */
+  ask?: AskTunnel | undefined;
+
+  /**
+   * In the first message instead: the callee has a hand agent open this.
+   *
+   * @generated from field: tendon.v1.ForwardTunnelStart start = 4;
+   */
+  start?: ForwardTunnelStart | undefined;
+
+  /**
+   * No more bytes come from this side.
+   *
+   * @generated from field: bool end = 5;
+   */
+  end: boolean;
 };
 
 /**
@@ -294,6 +315,40 @@ export declare type ForwardTunnelRequest = Message<"tendon.v1.ForwardTunnelReque
  * Use `create(ForwardTunnelRequestSchema)` to create a new message.
  */
 export declare const ForwardTunnelRequestSchema: GenMessage<ForwardTunnelRequest>;
+
+/**
+ * A tunnel that a hand agent opens.
+ *
+ * @generated from message tendon.v1.ForwardTunnelStart
+ */
+export declare type ForwardTunnelStart = Message<"tendon.v1.ForwardTunnelStart"> & {
+  /**
+   * The hand agent.
+   *
+   * @generated from field: string hand_agent_id = 1;
+   */
+  handAgentId: string;
+
+  /**
+   * Generation of the connection that is meant; 0 means any.
+   *
+   * @generated from field: int64 generation = 2;
+   */
+  generation: bigint;
+
+  /**
+   * The tunnel.
+   *
+   * @generated from field: tendon.v1.StartTunnel tunnel = 3;
+   */
+  tunnel?: StartTunnel | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ForwardTunnelStart.
+ * Use `create(ForwardTunnelStartSchema)` to create a new message.
+ */
+export declare const ForwardTunnelStartSchema: GenMessage<ForwardTunnelStart>;
 
 /**
  * Part of a forwarded tunnel.
@@ -307,6 +362,20 @@ export declare type ForwardTunnelResponse = Message<"tendon.v1.ForwardTunnelResp
    * @generated from field: bytes data = 1;
    */
   data: Uint8Array;
+
+  /**
+   * First message: the connection stands.
+   *
+   * @generated from field: bool opened = 2;
+   */
+  opened: boolean;
+
+  /**
+   * No more bytes come from the other side.
+   *
+   * @generated from field: bool end = 3;
+   */
+  end: boolean;
 };
 
 /**
@@ -679,11 +748,13 @@ export declare const PeerService: GenService<{
     output: typeof ForwardTransferResponseSchema;
   },
   /**
-   * Carries the bytes of a tunnel whose other end the callee holds.
+   * Carries the bytes of a tunnel whose other end is connected to the callee. The first request says which end is meant,
+   * the first response is `opened`; then bytes go both ways, and each side says once that it sends no more.
    *
    * Effect: one connection.
    * Idempotency: a tunnel that broke is not resumed.
-   * Fails: NOT_FOUND when the callee does not hold the other end.
+   * Fails: NOT_CONFIGURED when no proxy is connected to the callee, NO_HAND_AGENT when it does not hold that agent; else
+   * as what is asked.
    * Callers: peer.
    *
    * @generated from rpc tendon.v1.PeerService.ForwardTunnel

@@ -6,6 +6,7 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import type { Message } from "@bufbuild/protobuf";
 import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
 import type { Duration } from "@bufbuild/protobuf/wkt";
+import type { TunnelEnd, TunnelKind } from "./hand_agent_service_pb.js";
 
 /**
  * Describes the file tendon/v1/proxy_service.proto.
@@ -487,6 +488,27 @@ export declare type AskTunnel = Message<"tendon.v1.AskTunnel"> & {
    * @generated from field: int32 port = 5;
    */
   port: number;
+
+  /**
+   * What the connection is for.
+   *
+   * @generated from field: tendon.v1.TunnelKind kind = 6;
+   */
+  kind: TunnelKind;
+
+  /**
+   * The session's newest epoch; 0 when it never had a lease.
+   *
+   * @generated from field: int64 epoch = 7;
+   */
+  epoch: bigint;
+
+  /**
+   * Workspace of the session.
+   *
+   * @generated from field: string workspace_id = 8;
+   */
+  workspaceId: string;
 };
 
 /**
@@ -522,6 +544,14 @@ export declare type OpenTunnelRequest = Message<"tendon.v1.OpenTunnelRequest"> &
      */
     value: Uint8Array;
     case: "data";
+  } | {
+    /**
+     * No more bytes come from this side.
+     *
+     * @generated from field: tendon.v1.TunnelEnd end = 3;
+     */
+    value: TunnelEnd;
+    case: "end";
   } | { case: undefined; value?: undefined };
 };
 
@@ -591,6 +621,20 @@ export declare type OpenTunnelResponse = Message<"tendon.v1.OpenTunnelResponse">
    * @generated from field: bytes data = 1;
    */
   data: Uint8Array;
+
+  /**
+   * First message: the connection stands.
+   *
+   * @generated from field: bool opened = 2;
+   */
+  opened: boolean;
+
+  /**
+   * No more bytes come from the other side.
+   *
+   * @generated from field: bool end = 3;
+   */
+  end: boolean;
 };
 
 /**
@@ -623,6 +667,9 @@ export declare const ProxyService: GenService<{
   /**
    * Opened by the proxy: carries the bytes of one connection, from a hand agent's sandbox to the proxy, or from the
    * proxy to a host that only a hand agent reaches.
+   *
+   * The first request is `open`, the first response `opened`; then bytes go both ways, and each side says once that it
+   * sends no more. The stream ends when both have.
    *
    * Effect: one connection.
    * Idempotency: a tunnel that broke is not resumed.
