@@ -70,6 +70,11 @@ export const handAgentSettings = defineSettings({
     default: "",
     help: "File with credentials for pulling images, in the form of Docker's config.json (auths, credHelpers, credsStore), read for each pull; empty for none.",
   },
+  TENDON_HAND_AGENT_MCP_FILE: {
+    parse: text(),
+    default: "",
+    help: 'File that names the MCP servers (stdio) of this machine which become hands, each of the driver mcp-NAME: {"mcpServers": {"NAME": {"command", "args", "env", "cwd", "tools"}}}. Nobody else may write it. Read at start; empty for none.',
+  },
   ...tracingSettings,
   ...dialSettings,
   ...programSettings,

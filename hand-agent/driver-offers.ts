@@ -33,7 +33,10 @@ async function probeDriver(driver: Driver): Promise<DriverOffer> {
       description: text,
       inputSchema: JSON.stringify(inputSchema),
     })),
-    capabilities: driver.capabilities.park ? ["park"] : [],
+    capabilities: [
+      ...(driver.capabilities.park ? ["park"] : []),
+      ...(driver.capabilities.ownTools ? ["own_tools"] : []),
+    ],
     images: available ? ((await driver.images?.().catch(() => [])) ?? []) : [],
   });
   return { name: driver.name, available, isolation, detail, description, driver };

@@ -48,6 +48,8 @@ const STUCK_TEXT =
 
 const RESUMED_NOTE =
   "[the hand was resumed: its files are as they were, its processes have ended and its shell is new]";
+const OWN_TOOLS_RESUMED_NOTE =
+  "[the hand was resumed: its server was started again, and what it kept in memory is gone]";
 
 /** Never rejects: whatever happens is a result. */
 export async function runExecution(
@@ -115,7 +117,8 @@ async function runTool(
   { input, live, trace }: { input: string; live: LiveHand; trace: TraceContext | undefined },
 ): Promise<Pick<RunOutcome, "result" | "leftProcesses">> {
   execution.running();
-  const note = live.isNews ? RESUMED_NOTE : undefined;
+  const resumed = live.hand.callTool === undefined ? RESUMED_NOTE : OWN_TOOLS_RESUMED_NOTE;
+  const note = live.isNews ? resumed : undefined;
   live.isNews = false;
   const { tracing = NO_TRACING } = deps;
   const span = tracing.start("process", { parent: trace, attributes: { "gen_ai.tool.name": name } });

@@ -17,6 +17,7 @@ import {
 } from "./config.ts";
 import { probeDrivers } from "./driver-offers.ts";
 import type { Driver } from "./drivers/driver.ts";
+import { readMcpServers } from "./drivers/mcp/server-config.ts";
 import { makeDrivers } from "./drivers/registry.ts";
 import { HandAgent } from "./hand-agent.ts";
 import { purge } from "./purge.ts";
@@ -147,8 +148,18 @@ function driversOf(
       registryAuth: { file: values.TENDON_HAND_AGENT_REGISTRY_AUTH_FILE, helperEnv: HELPER_ENV },
       installationId,
     },
+    mcp: mcpServersOf(values),
   };
   return makeDrivers(options, values.TENDON_HAND_AGENT_TEST_SCRIPT);
+}
+
+function mcpServersOf({ TENDON_HAND_AGENT_MCP_FILE: path }: HandAgentSettings["values"]) {
+  if (path === "") return [];
+  try {
+    return readMcpServers(path);
+  } catch (error) {
+    throw new StartupError(`TENDON_HAND_AGENT_MCP_FILE: ${(error as Error).message}`, 2);
+  }
 }
 
 /** Hands reach the network as this machine does: by its name servers, and through its proxy where it has one. */

@@ -28,7 +28,8 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
       kind.case === "variable" ? [[kind.value.name, kind.value.value]] : [],
     ),
   );
-  const config = mountConfigOf(command);
+  // What has no files is given none: a session with a memory store may have such a hand beside others.
+  const config = driver.capabilities.ownTools === true ? undefined : mountConfigOf(command);
   const mounts = config === undefined ? undefined : mountSpecsOf(config, driver);
   // One that waits in a pool has the environment's variables alone, and no mounts.
   const warm = Object.keys(variables).length === 0 && mounts === undefined ? warmOf(environment) : undefined;

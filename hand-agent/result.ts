@@ -35,6 +35,11 @@ export interface TextBlock {
   readonly text: string;
 }
 
+export interface ImageBlock {
+  readonly type: "image";
+  readonly source: { readonly type: "base64"; readonly media_type: string; readonly data: string };
+}
+
 export interface Artefact {
   /** In the hand. */
   readonly path: string;
@@ -46,7 +51,7 @@ export interface Artefact {
 export interface ToolResult {
   readonly isError: boolean;
   readonly outcome: ToolOutcome;
-  readonly content: readonly TextBlock[];
+  readonly content: readonly (TextBlock | ImageBlock)[];
   readonly artefacts: readonly Artefact[];
   /** Of a command; `code` is undefined when a signal of ours ended it. */
   readonly exit?: { readonly code?: number; readonly signal?: string };

@@ -25,6 +25,9 @@
  * Optional groups (`park`, later `snapshot`, `screen`, …) exist only where `capabilities` declares them.
  */
 
+import type { Clock } from "../../kit/clock.ts";
+import type { ToolResult } from "../result.ts";
+
 export type JsonValue =
   | null
   | boolean
@@ -52,6 +55,11 @@ export interface DriverCapabilities {
   readonly containers?: boolean;
   /** Whether hands may have `HandSpec.mounts`. */
   readonly mounts?: boolean;
+  /**
+   * Hands bring tools of their own (`Hand.callTool`) instead of those of the agent, and have neither processes of calls nor
+   * files: `exec` and `openPipe` reject with `HandError`, file primitives with `FileError`. They are given no mounts.
+   */
+  readonly ownTools?: boolean;
 }
 
 export type ProbeResult =
@@ -174,6 +182,12 @@ export interface Hand {
   /** Resolves with the reason when somebody else has removed the workspace; never otherwise (H2). */
   readonly lost?: Promise<string>;
 
+  /**
+   * Only if `capabilities.ownTools`: runs one of the driver's tools. Bounds its own time, ends within 3 s of the signal, and
+   * whatever happens is a result; rejects for bugs alone. Calls run side by side.
+   */
+  callTool?(call: OwnToolCall): Promise<ToolResult>;
+
   exec(spec: ExecSpec, signal?: AbortSignal): Promise<RunningProcess>;
   /** A fresh pipe out of the hand, to be opened for writing once, by a process of this call (X6). */
   openPipe(callId: string): Promise<HandPipe>;
@@ -243,6 +257,18 @@ export type MountFiles = Pick<
   /** Has the file, made if missing, end with these bytes from `offset` on; programs that have it open see it. */
   writeFrom(path: string, offset: number, bytes: Uint8Array, mode: number): Promise<void>;
 };
+
+/** A call of a tool that the hand brings itself. */
+export interface OwnToolCall {
+  readonly name: string;
+  readonly input: Readonly<Record<string, unknown>>;
+  /** 0 leaves it to the driver. */
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal;
+  /** Output while it comes. The tool goes on when the promise resolves. */
+  readonly onOutput: (chunk: Uint8Array) => void | Promise<void>;
+  readonly clock: Clock;
+}
 
 export interface DestroyReport {
   /** Processes that did not die within the bound. */

@@ -8,6 +8,8 @@ import { DockerDriver } from "./docker/docker-driver.ts";
 import type { EngineSettings } from "./docker/engine-address.ts";
 import type { RegistryAuthOptions } from "./docker/registry-credentials.ts";
 import type { Driver, ToolDefinition } from "./driver.ts";
+import { McpDriver } from "./mcp/mcp-driver.ts";
+import type { McpServerConfig } from "./mcp/server-config.ts";
 import type { IsolationMode } from "./process/isolation.ts";
 import { ProcessDriver } from "./process/process-driver.ts";
 import { Script } from "./scripted/script.ts";
@@ -34,16 +36,22 @@ export interface DriverOptions {
     /** That the agent belongs to; empty before it has joined one. */
     readonly installationId: () => string;
   };
+  /** MCP servers of this machine, each of which becomes a driver. */
+  readonly mcp?: readonly McpServerConfig[];
 }
 
 export const DRIVERS = {
-  process: ({ process, docker: _, ...rest }) => new ProcessDriver({ ...rest, ...process }),
-  docker: ({ docker, process: _, ...rest }) => docker && new DockerDriver({ ...rest, ...docker }),
-} satisfies Readonly<Record<string, (options: DriverOptions) => Driver | undefined>>;
+  process: ({ process, docker: _, mcp: _mcp, ...rest }) => new ProcessDriver({ ...rest, ...process }),
+  docker: ({ docker, process: _, mcp: _mcp, ...rest }) => docker && new DockerDriver({ ...rest, ...docker }),
+  mcp: ({ mcp = [], dataDir, clock, log }) =>
+    mcp.map((server) => new McpDriver({ server, dataDir, clock, log })),
+} satisfies Readonly<Record<string, (options: DriverOptions) => Driver | readonly Driver[] | undefined>>;
 
 /** The drivers of this agent; with the path of a script, which only tests have, also one that fails as that says. */
 export function makeDrivers(options: DriverOptions, scriptPath?: string): Driver[] {
-  const drivers = Object.values(DRIVERS).flatMap((make) => make(options) ?? []);
+  const drivers: Driver[] = Object.values(DRIVERS).flatMap(
+    (make: (options: DriverOptions) => Driver | readonly Driver[] | undefined) => make(options) ?? [],
+  );
   if (scriptPath === undefined) return drivers;
   const inner = DRIVERS.process({ ...options, dataDir: scriptedDir(options.dataDir) });
   return [...drivers, new ScriptedDriver({ inner, script: Script.ofFile(scriptPath), clock: options.clock })];

@@ -30,6 +30,7 @@ const STOP_GRACE_MS = 2_000;
 /** Never rejects: whatever happens is a result. Calls of one shell queue; other tools run side by side. */
 export async function executeTool(request: ExecuteToolRequest): Promise<ToolResult> {
   const { hand, state, name } = request;
+  if (hand.callTool !== undefined) return callOwnTool(request);
   const tool = TOOLS.find((each) => each.definition.name === name);
   if (!tool) {
     const known = TOOLS.map((each) => each.definition.name).join(", ");
@@ -48,6 +49,22 @@ export async function executeTool(request: ExecuteToolRequest): Promise<ToolResu
       clock: state.clock,
     };
     return tool.ownsTime ? await tool.run(call) : await runWithin(tool, call);
+  } catch (error) {
+    return failure(name, error);
+  }
+}
+
+/** A tool that the hand brings itself: its driver knows it. */
+async function callOwnTool({ hand, state, name, ...request }: ExecuteToolRequest): Promise<ToolResult> {
+  try {
+    return await hand.callTool!({
+      name,
+      input: parseInput(name, request.input),
+      timeoutMs: Math.min(Math.max(0, request.timeoutMs), MAX_TIMEOUT_MS),
+      signal: request.signal,
+      onOutput: request.onOutput,
+      clock: state.clock,
+    });
   } catch (error) {
     return failure(name, error);
   }

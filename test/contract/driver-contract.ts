@@ -6,6 +6,7 @@ import { bash } from "./driver/bash.ts";
 import type { DriverUnderTest, Part } from "./driver/driver-under-test.ts";
 import { fileTools } from "./driver/file-tools.ts";
 import { fileRaces, files } from "./driver/files.ts";
+import { handsById } from "./driver/hands-by-id.ts";
 import { lifeOfAHand } from "./driver/life-of-a-hand.ts";
 import { mounts } from "./driver/mounts.ts";
 import { outputs } from "./driver/outputs.ts";
@@ -14,6 +15,7 @@ import { processes } from "./driver/processes.ts";
 
 /** All of the suite; a slow driver may have some of them run elsewhere. */
 export const PARTS = {
+  handsById,
   lifeOfAHand,
   processes,
   files,

@@ -12,6 +12,18 @@ export function commandsWith(text: string): string[] {
   });
 }
 
+/** Processes that carry the mark of a hand of an `mcp-…` driver. */
+export function markedProcesses(driver: string, handId: string): string[] {
+  const mark = `TENDON_HAND_ID=${driver}/${handId}\0`;
+  return readdirSync("/proc").filter((name) => {
+    try {
+      return /^\d+$/.test(name) && readFileSync(`/proc/${name}/environ`, "latin1").includes(mark);
+    } catch {
+      return false;
+    }
+  });
+}
+
 /** Zombies below the test's own process. */
 export function zombiesBelow(): number {
   const rows = readdirSync("/proc")

@@ -40,5 +40,5 @@ export function toolCaller(hand: Hand, stallMs = 0): ToolCaller {
 }
 
 export function textOf(result: ToolResult): string {
-  return result.content.map((block) => block.text).join("");
+  return result.content.map((block) => (block.type === "text" ? block.text : "")).join("");
 }

@@ -24,6 +24,7 @@ import {
   type ToolDefinition,
 } from "../driver.ts";
 import { checkMounts, prepareMounts } from "../mounted-dirs.ts";
+import { ProcessTable } from "../process-table.ts";
 import { putResources } from "../put-resources.ts";
 import { checkSpec, HAND_ID, handIdOf } from "./check-spec.ts";
 import {
@@ -45,7 +46,6 @@ import { INIT_SCRIPT } from "./init-script.ts";
 import { hasPidNamespace, type Identity, type IsolationMode, launchArgv } from "./isolation.ts";
 import { type Choice, chooseIsolation, NOT_INSTALLED, type Trial, type Way } from "./isolation-choice.ts";
 import { ProcessHand } from "./process-hand.ts";
-import { ProcessTable } from "./process-table.ts";
 import { planSandbox } from "./sandbox-plan.ts";
 import { checkPlace, makePlace, SYSTEM_ROOTS, systemPlaces, systemRootOf } from "./system-folder.ts";
 

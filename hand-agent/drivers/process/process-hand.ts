@@ -15,12 +15,12 @@ import {
   type RunningProcess,
 } from "../driver.ts";
 import { ForwardedFiles } from "../forwarded-files.ts";
+import { killHard, ProcessTable } from "../process-table.ts";
 import { checkPassable, FifoInput, FifoPipe, FifoStock, PipeLost } from "./fifo-pipe.ts";
 import type { HandDirs } from "./hand-dirs.ts";
 import { openMounts, rootsOfMounts } from "./hand-mounts.ts";
 import type { InitChannel } from "./init-channel.ts";
 import { hasPidNamespace, type Identity, type IsolationMode } from "./isolation.ts";
-import { killHard, ProcessTable } from "./process-table.ts";
 
 /** The bound of X4 for everything that ends processes. */
 const END_WITHIN_MS = 3_000;

@@ -7,24 +7,6 @@ import { type Parts, readAll } from "./driver-under-test.ts";
 export function lifeOfAHand(get: () => Parts, provision: () => Promise<Hand>): void {
   const under = () => get().under;
   describe("the life of a hand", () => {
-    it("probes as available and says how strong it is", async () => {
-      const probe = await under().driver.probe();
-      expect(probe).toMatchObject({
-        available: true,
-        isolation: expect.any(String),
-        detail: expect.any(String),
-      });
-    });
-
-    it("gives the same hand for the same id (R15), also when asked twice at once", async () => {
-      const { driver } = under();
-      const [a, b] = await Promise.all([1, 2].map(() => driver.provision({ handId: "hand_twice" })));
-      expect(a).toBe(b);
-      expect(await driver.provision({ handId: "hand_twice" })).toBe(a);
-      expect(await driver.recover(a?.handle ?? null)).toBe(a);
-      await a?.destroy();
-    });
-
     it("keeps files and loses processes when parked; recover says so (H5, R16)", async () => {
       const { driver } = under();
       const hand = await provision();
@@ -50,18 +32,6 @@ export function lifeOfAHand(get: () => Parts, provision: () => Promise<Hand>): v
       expect(await driver.recover(hand.handle)).toBe("gone");
       expect(await driver.listHandIds()).not.toContain(hand.id);
       await expect(hand.exec({ argv: ["true"] })).rejects.toThrow(/released/);
-    });
-
-    it("leaves nothing of a hand that could not be made, and discards any id", async () => {
-      const { driver } = under();
-      await expect(driver.provision({ handId: "hand_bad", env: { "NOT A NAME": "x" } })).rejects.toThrow(
-        /NOT A NAME/,
-      );
-      await expect(driver.provision({ handId: "../outside" })).rejects.toThrow(/id/);
-      const stop = AbortSignal.abort();
-      await expect(driver.provision({ handId: "hand_aborted" }, stop)).rejects.toThrow();
-      expect(await driver.listHandIds()).not.toContain("hand_aborted");
-      expect(await driver.discard("hand_never")).toEqual({ left: [] });
     });
 
     it("puts resources and variables into the hand", async () => {

@@ -8,8 +8,8 @@
 import { execFile } from "node:child_process";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { promisify } from "node:util";
-import type { Clock } from "../../../kit/clock.ts";
-import type { ProcessInfo } from "../driver.ts";
+import type { Clock } from "../../kit/clock.ts";
+import type { ProcessInfo } from "./driver.ts";
 
 /** The descriptor that marks a call's processes. High, so that no program expects it to be something else. */
 export const CALL_MARK_FD = 60;
