@@ -39,6 +39,14 @@ export const FAILPOINTS = [
   "server.result_received",
   /** It is stored and in the log; nobody has been told. */
   "server.result_stored",
+  /** A call of an MCP server is recorded; its proxy does not know it yet. */
+  "server.mcp_call_begun",
+  /** Its result is stored and in the log; nobody has been told. */
+  "server.mcp_result_stored",
+  /** A call of an MCP server is recorded; it is not sent. */
+  "proxy.mcp_call_begun",
+  /** The MCP server has answered; the answer is not stored. */
+  "proxy.mcp_answered",
   /** A hand has its place; its agent has not been asked. */
   "server.hand_placed",
   /** Its agent has made it; that is not stored. */

@@ -23,6 +23,7 @@ import { createHarnessArea } from "./harness/area.ts";
 import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
+import { createMcpCalls } from "./mcp/calls.ts";
 import { createMemoryArea } from "./memory/area.ts";
 import { createPeerArea, type PeerArea } from "./peer/area.ts";
 import type { Area } from "./ports/area.ts";
@@ -189,7 +190,12 @@ function createAreas(deps: AreaDeps): Area[] {
   });
   showHands(metrics, hand);
   const handControl = announcing(hand.control, peer.tell);
-  const vault = createVaultArea({ ...deps, ...store, proxies: proxy.directory });
+  const vault = createVaultArea({
+    ...deps,
+    ...store,
+    proxies: proxy.directory,
+    calls: createMcpCalls({ calls: store.mcpCalls, log: sessionLog }),
+  });
   const admin = new AdminServiceHandler({ ...deps, trees: session.trees, handControl });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [

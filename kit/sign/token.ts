@@ -4,6 +4,11 @@ import type { Clock } from "../clock.ts";
 import { TendonError } from "../errors.ts";
 import type { PublicKeyJwk, SigningKey } from "./key-file.ts";
 
+/** Of session tokens: the proxy takes them, and the server for calls in the session's name. */
+export const SESSION_TOKEN_AUDIENCE = "tendon-session";
+/** How long a session token lives at most. */
+export const SESSION_TOKEN_TTL_MS = 15 * 60_000;
+
 export interface TokenClaims {
   /** Who may take the token; the verifier asks for the same. */
   audience: string;

@@ -83,6 +83,7 @@ const POLICY = new Map<string, Callers>([
     claimRefresh: PROXY,
     endRefresh: PROXY,
     recordUses: PROXY,
+    resolveMcpServer: PROXY,
     beginCall: PROXY,
     finishCall: PROXY,
   }),

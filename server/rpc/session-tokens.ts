@@ -2,14 +2,14 @@
 import type { Clock } from "../../kit/clock.ts";
 import { TendonError } from "../../kit/errors.ts";
 import { keyId, type PublicKeyJwk, type SigningKey } from "../../kit/sign/key-file.ts";
-import { signToken, verifyToken } from "../../kit/sign/token.ts";
+import {
+  SESSION_TOKEN_AUDIENCE,
+  SESSION_TOKEN_TTL_MS,
+  signToken,
+  verifyToken,
+} from "../../kit/sign/token.ts";
 import type { SessionTokenClaims, SessionTokens } from "../ports/session-tokens.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
-
-/** Who may take a session token: the proxy, and the server for calls in the session's name. */
-export const SESSION_TOKEN_AUDIENCE = "tendon-session";
-
-const SESSION_TOKEN_TTL_MS = 15 * 60_000;
 
 /** An unknown key may be a replica that just came: the set is read again, but not more often than this. */
 const REFRESH_AFTER_MS = 2_000;

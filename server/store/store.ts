@@ -21,6 +21,7 @@ import type { InstallationStore } from "./installation.ts";
 import type { JoinTokenStore } from "./join-tokens.ts";
 import type { LeaseStore } from "./leases.ts";
 import type { LogCopyStore } from "./log-copies.ts";
+import type { McpCallStore } from "./mcp-calls.ts";
 import type { MemoriesStore } from "./memories.ts";
 import type { MemoryStoreStore } from "./memory-stores.ts";
 import type { ReplicaStore } from "./replicas.ts";
@@ -52,6 +53,7 @@ export interface Store {
   readonly joinTokens: JoinTokenStore;
   readonly leases: LeaseStore;
   readonly logCopies: LogCopyStore;
+  readonly mcpCalls: McpCallStore;
   readonly memories: MemoriesStore;
   readonly memoryStores: MemoryStoreStore;
   readonly replicas: ReplicaStore;

@@ -15,7 +15,10 @@ export type VaultAreaDeps = Omit<VaultDeps, "sealing"> &
   CredentialServiceDeps & { readonly calls?: McpCalls };
 
 /** The record of MCP calls. */
-export type McpCalls = Pick<ServiceImplementation<typeof CredentialService>, "beginCall" | "finishCall">;
+export type McpCalls = Pick<
+  ServiceImplementation<typeof CredentialService>,
+  "resolveMcpServer" | "beginCall" | "finishCall"
+>;
 
 export function createVaultArea(deps: VaultAreaDeps): Area {
   const sealing = new Sealing(deps);
@@ -27,6 +30,7 @@ export function createVaultArea(deps: VaultAreaDeps): Area {
     claimRefresh: (request, context) => uses.claimRefresh(request, context),
     endRefresh: (request, context) => uses.endRefresh(request, context),
     recordUses: (request, context) => uses.recordUses(request, context),
+    resolveMcpServer: (request, context) => calls.resolveMcpServer(request, context),
     beginCall: (request, context) => calls.beginCall(request, context),
     finishCall: (request, context) => calls.finishCall(request, context),
   };
@@ -41,6 +45,7 @@ export function createVaultArea(deps: VaultAreaDeps): Area {
 }
 
 const NO_CALLS: McpCalls = {
+  resolveMcpServer: () => Promise.reject(notBuilt()),
   beginCall: () => Promise.reject(notBuilt()),
   finishCall: () => Promise.reject(notBuilt()),
 };

@@ -16,7 +16,7 @@ import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { PrincipalKind } from "../../server/ports/principal.ts";
 import { CONTRACT_SERVICES, callersOf, PRINCIPAL_KINDS } from "../../server/rpc/policy.ts";
-import { createSessionTokens, SESSION_TOKEN_AUDIENCE } from "../../server/rpc/session-tokens.ts";
+import { createSessionTokens } from "../../server/rpc/session-tokens.ts";
 import { createPostgresStore } from "../../server/store/postgres/store.ts";
 import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";

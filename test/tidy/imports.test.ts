@@ -12,6 +12,7 @@ const AREAS = [
   "agent",
   "environment",
   "memory",
+  "mcp",
   "vault",
   "admin",
   "peer",

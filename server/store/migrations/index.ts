@@ -13,6 +13,7 @@ import { threads } from "./0011-threads.ts";
 import { traces } from "./0012-traces.ts";
 import { vaults } from "./0013-vaults.ts";
 import { speculativeHands } from "./0014-speculative-hands.ts";
+import { mcpCalls } from "./0015-mcp-calls.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -32,4 +33,5 @@ export const migrations: readonly Migration[] = [
   traces,
   vaults,
   speculativeHands,
+  mcpCalls,
 ];

@@ -18,6 +18,7 @@ import { createInstallationStore } from "./installation.ts";
 import { createJoinTokenStore } from "./join-tokens.ts";
 import { createLeaseStore } from "./leases.ts";
 import { createLogCopyStore } from "./log-copies.ts";
+import { createMcpCallStore } from "./mcp-calls.ts";
 import { createMemoriesStore } from "./memories.ts";
 import { createMemoryStoreStore } from "./memory-stores.ts";
 import type { Pool } from "./pool.ts";
@@ -55,6 +56,7 @@ export function createPostgresStore(pool: Pool): Store {
     joinTokens: createJoinTokenStore(pool),
     leases: createLeaseStore(pool),
     logCopies: createLogCopyStore(pool),
+    mcpCalls: createMcpCallStore(pool),
     memories: createMemoriesStore(pool),
     memoryStores: createMemoryStoreStore(pool),
     replicas: createReplicaStore(pool),

@@ -5,6 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import type { McpToolset } from "./agent_pb.js";
 
 /**
  * Describes the file tendon/v1/credential_service.proto.
@@ -424,6 +425,74 @@ export declare type RecordUsesResponse = Message<"tendon.v1.RecordUsesResponse">
 export declare const RecordUsesResponseSchema: GenMessage<RecordUsesResponse>;
 
 /**
+ * Asks for an MCP server of a session's agent.
+ *
+ * @generated from message tendon.v1.ResolveMcpServerRequest
+ */
+export declare type ResolveMcpServerRequest = Message<"tendon.v1.ResolveMcpServerRequest"> & {
+  /**
+   * The session.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Epoch of the session token.
+   *
+   * @generated from field: int64 epoch = 2;
+   */
+  epoch: bigint;
+
+  /**
+   * Name of an entry of the agent's `mcp_servers`.
+   *
+   * @generated from field: string server_name = 3;
+   */
+  serverName: string;
+};
+
+/**
+ * Describes the message tendon.v1.ResolveMcpServerRequest.
+ * Use `create(ResolveMcpServerRequestSchema)` to create a new message.
+ */
+export declare const ResolveMcpServerRequestSchema: GenMessage<ResolveMcpServerRequest>;
+
+/**
+ * The server, and what of it may be used.
+ *
+ * @generated from message tendon.v1.ResolveMcpServerResponse
+ */
+export declare type ResolveMcpServerResponse = Message<"tendon.v1.ResolveMcpServerResponse"> & {
+  /**
+   * Where it is.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * Workspace that owns the session.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * The agent's toolset of this server: tools that it disables are not called.
+   *
+   * @generated from field: tendon.v1.McpToolset toolset = 3;
+   */
+  toolset?: McpToolset | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.ResolveMcpServerResponse.
+ * Use `create(ResolveMcpServerResponseSchema)` to create a new message.
+ */
+export declare const ResolveMcpServerResponseSchema: GenMessage<ResolveMcpServerResponse>;
+
+/**
  * Asks to record a call.
  *
  * @generated from message tendon.v1.BeginCallRequest
@@ -456,6 +525,13 @@ export declare type BeginCallRequest = Message<"tendon.v1.BeginCallRequest"> & {
    * @generated from field: string server_name = 4;
    */
   serverName: string;
+
+  /**
+   * Name of the tool, as the MCP server has it; must be the one that the log has. Empty: not compared.
+   *
+   * @generated from field: string tool_name = 5;
+   */
+  toolName: string;
 };
 
 /**
@@ -517,6 +593,20 @@ export declare type FinishCallRequest = Message<"tendon.v1.FinishCallRequest"> &
    * @generated from field: string result = 3;
    */
   result: string;
+
+  /**
+   * For a result that is an error: the part that failed, such as `upstream`. Empty: the tool itself said so.
+   *
+   * @generated from field: string failure_part = 4;
+   */
+  failurePart: string;
+
+  /**
+   * Its reason, in capitals.
+   *
+   * @generated from field: string failure_reason = 5;
+   */
+  failureReason: string;
 };
 
 /**
@@ -531,6 +621,12 @@ export declare const FinishCallRequestSchema: GenMessage<FinishCallRequest>;
  * @generated from message tendon.v1.FinishCallResponse
  */
 export declare type FinishCallResponse = Message<"tendon.v1.FinishCallResponse"> & {
+  /**
+   * JSON text of the result that stands: the first.
+   *
+   * @generated from field: string result = 1;
+   */
+  result: string;
 };
 
 /**
@@ -765,11 +861,28 @@ export declare const CredentialService: GenService<{
     output: typeof RecordUsesResponseSchema;
   },
   /**
+   * Finds an MCP server that a session's agent names, and what of it the agent may use.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND when the agent names no such server (metadata `resource`: `mcp_server`) or there is no session,
+   * LEASE_FENCED for an older epoch, SESSION_ARCHIVED.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.ResolveMcpServer
+   */
+  resolveMcpServer: {
+    methodKind: "unary";
+    input: typeof ResolveMcpServerRequestSchema;
+    output: typeof ResolveMcpServerResponseSchema;
+  },
+  /**
    * Records an MCP call before it is sent.
    *
-   * Effect: the call is bound to this proxy, in the transaction that checks epoch and results.
+   * Effect: the call is bound, in the transaction that checks epoch and results (X1).
    * Idempotency: a repeat returns the stored result, or says that the outcome is not known.
-   * Fails: NOT_FOUND, LEASE_FENCED.
+   * Fails: NOT_FOUND when the log has no such call, INVALID_FIELD when it is another server's or tool's, LEASE_FENCED,
+   * SESSION_ARCHIVED.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.CredentialService.BeginCall
@@ -782,9 +895,9 @@ export declare const CredentialService: GenService<{
   /**
    * Stores the result of an MCP call.
    *
-   * Effect: the result is stored and appended as `agent.mcp_tool_result`, exactly once.
-   * Idempotency: a second result returns without effect.
-   * Fails: NOT_FOUND.
+   * Effect: the result is stored and appended as `agent.mcp_tool_result`, exactly once (X3).
+   * Idempotency: a second result returns the first without effect.
+   * Fails: NOT_FOUND when the call was not begun, INVALID_FIELD for what is no result.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.CredentialService.FinishCall

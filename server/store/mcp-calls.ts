@@ -1,0 +1,52 @@
+/** Calls of MCP servers, each recorded before a proxy sends it (X1). */
+import type { HandEvent } from "./hands.ts";
+import type { LogAdvance } from "./session-append.ts";
+
+export interface McpSession {
+  readonly workspaceId: string;
+  readonly epoch: bigint;
+  readonly isArchived: boolean;
+  /** JSON text of the agent as the session has it. */
+  readonly agent: string;
+}
+
+/** The event that a call stands in the log as. */
+export interface McpToolUse {
+  readonly type: string;
+  readonly payload: string;
+}
+
+export type BegunCall =
+  | { readonly kind: "begun" }
+  /** Begun before, and nobody has stored a result. */
+  | { readonly kind: "unknown" }
+  | { readonly kind: "finished"; readonly result: string }
+  /** The tool use has a result that no call gave: an interrupt, say. */
+  | { readonly kind: "answered"; readonly payload: string };
+
+export interface McpCallStore {
+  session(sessionId: string): Promise<McpSession | undefined>;
+  /**
+   * One transaction: the session's row is locked, its epoch compared, there is no result; then the call is recorded. `check`
+   * may throw. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
+   */
+  begin(request: {
+    sessionId: string;
+    toolUseId: string;
+    epoch: bigint;
+    /** Only sessions of this workspace are there; undefined: of all. */
+    workspaceId: string | undefined;
+    check: (toolUse: McpToolUse) => void;
+  }): Promise<BegunCall>;
+  /**
+   * X3, one transaction: the result is stored and its event appended. The first result stands. Undefined when no such call
+   * was begun in what the caller sees.
+   */
+  finish(request: {
+    sessionId: string;
+    toolUseId: string;
+    workspaceId: string | undefined;
+    result: string;
+    event: HandEvent;
+  }): Promise<{ readonly result: string; readonly advance: LogAdvance | undefined } | undefined>;
+}
