@@ -8,6 +8,7 @@ import { messageOf } from "../kit/errors.ts";
 import { type Service, ServiceGroup } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { HealthState } from "../kit/rpc/health.ts";
+import { Pipeline } from "../kit/rpc/pipeline.ts";
 import { bindService } from "../kit/rpc/service.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
 import type { Tracing } from "../kit/trace.ts";
@@ -20,6 +21,9 @@ import type { ServerConfig } from "./config.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
 import { createHandArea } from "./hand/area.ts";
 import { createHarnessArea } from "./harness/area.ts";
+import { mountHttpApi } from "./http/api/http-api.ts";
+import { apiRoutes } from "./http/api/routes.ts";
+import { InProcessServices } from "./http/api/service-caller.ts";
 import { addHealthRoutes } from "./http/health-routes.ts";
 import { createMetrics, type ServerMetrics } from "./http/metrics.ts";
 import { HttpRouter } from "./http/router.ts";
@@ -90,19 +94,16 @@ export function createApp(deps: AppDeps): App {
   const router = new HttpRouter(log);
   let takesCalls = false;
   addHealthRoutes(router, { store, metrics, clock, takesCalls: () => takesCalls });
-  const routes = createRoutes({
-    services: areas.flatMap(({ services = [] }) => services),
-    health,
-    fallback: router.handle,
-    interceptors: createInterceptors({
-      ...authenticateDeps,
-      authenticator,
-      observer: metrics.calls,
-      tracing: deps.tracing,
-    }),
-    log,
-    clock,
+  const services = areas.flatMap((area) => area.services ?? []);
+  const interceptors = createInterceptors({
+    ...authenticateDeps,
+    authenticator,
+    observer: metrics.calls,
+    tracing: deps.tracing,
   });
+  const inProcess = new InProcessServices(services, new Pipeline({ interceptors, log }));
+  mountHttpApi(router, { services: inProcess, routes: apiRoutes(clock), clock, log });
+  const routes = createRoutes({ services, health, fallback: router.handle, interceptors, log, clock });
   return {
     routes,
     metrics,

@@ -55,6 +55,8 @@ export interface CallFacts {
   requestHeaders: RequestHeaders;
   peer: string;
   deadlineMs: number | undefined;
+  /** Of a call that has one already; else one is made when it is first asked for. */
+  requestId?: string;
 }
 
 /** The context that both wires hand out. Parts that few calls use are made when first asked for. */
@@ -78,6 +80,7 @@ export class CallContext implements RpcContext {
     this.requestHeaders = facts.requestHeaders;
     this.peer = facts.peer;
     this.deadlineMs = facts.deadlineMs;
+    this.id = facts.requestId;
   }
 
   get requestId(): string {

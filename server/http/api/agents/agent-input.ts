@@ -1,0 +1,209 @@
+/** What existing clients say of an agent, as the contract has it (pure). Throws INVALID_FIELD with the path in their words. */
+import { clone, create, type MessageInitShape } from "@bufbuild/protobuf";
+import { invalidField } from "../../../../kit/errors.ts";
+import {
+  type AgentSpec,
+  AgentSpecSchema,
+  ModelSchema,
+  MultiagentSchema,
+  OnInterrupt,
+  Permission,
+  QueuedMessages,
+  type ToolPolicySchema,
+  type ToolSchema,
+} from "../../../../proto/gen/tendon/v1/agent_pb.js";
+import { type Fields, fieldsOf } from "../fields.ts";
+import { patchedMetadata } from "../metadata.ts";
+import { TOOLSET_TOOLS, TOOLSET_TYPE } from "./toolset.ts";
+
+type ToolInit = MessageInitShape<typeof ToolSchema>;
+type PolicyInit = Extract<MessageInitShape<typeof ToolPolicySchema>, { $typeName?: never }>;
+
+const DEFINITION = [
+  "name",
+  "model",
+  "description",
+  "system",
+  "tools",
+  "mcp_servers",
+  "skills",
+  "multiagent",
+  "execution_identity",
+  "metadata",
+  "tendon",
+];
+
+/** Of a creation. */
+export function newAgentSpec(fields: Fields): AgentSpec {
+  fields.requiredText("name");
+  if (!fields.has("model")) throw invalidField("model", "is required");
+  return changedAgentSpec(create(AgentSpecSchema), fields);
+}
+
+/** What is not said stays; lists are replaced whole; null clears what may be empty. `version` is for the caller. */
+export function changedAgentSpec(before: AgentSpec, fields: Fields): AgentSpec {
+  fields.only("version", ...DEFINITION);
+  const spec = clone(AgentSpecSchema, before);
+  if (fields.has("name")) spec.name = fields.requiredText("name");
+  if (fields.has("model")) spec.model = modelOf(fields, spec);
+  if (fields.has("description")) spec.description = fields.text("description") ?? "";
+  if (fields.has("system")) spec.system = fields.text("system") ?? "";
+  applyTools(spec, fields);
+  if (fields.has("multiagent")) spec.multiagent = multiagentOf(fields.object("multiagent"));
+  const identity = fields.object("execution_identity");
+  identity?.word("type", ["service_account"]);
+  spec.metadata = patchedMetadata(spec.metadata, fields);
+  const extension = fields.object("tendon");
+  if (extension !== undefined) applyExtension(spec, extension);
+  return spec;
+}
+
+/** Tools and MCP servers, of an agent or of a session's override. */
+export function applyTools(spec: AgentSpec, fields: Fields): void {
+  if (fields.has("tools")) spec.tools = create(AgentSpecSchema, { tools: toolsOf(fields) }).tools;
+  if (fields.has("mcp_servers")) {
+    const servers = (fields.objects("mcp_servers") ?? []).map((server) => {
+      server.word("type", ["url"]);
+      return { name: server.requiredText("name"), url: server.requiredText("url") };
+    });
+    spec.mcpServers = create(AgentSpecSchema, { mcpServers: servers }).mcpServers;
+  }
+  const skills = fields.list("skills") ?? [];
+  if (skills.length > 0) throw invalidField(fields.at("skills"), "skills are not offered by this build");
+}
+
+export function modelOf(fields: Fields, before: Pick<AgentSpec, "model">): AgentSpec["model"] {
+  const said = fields.value.model;
+  const limits = {
+    maxOutputTokens: before.model?.maxOutputTokens ?? 0,
+    thinkingBudgetTokens: before.model?.thinkingBudgetTokens ?? 0,
+  };
+  if (typeof said === "string" && said !== "") return create(ModelSchema, { id: said, ...limits });
+  if (said === null || said === "") throw invalidField(fields.at("model"), "is required");
+  const model = fieldsOf(said, fields.at("model"));
+  model.only("id", "effort", "speed", "inference_geo");
+  model.word("speed", ["standard"]);
+  if (model.text("inference_geo") !== undefined)
+    throw invalidField(model.at("inference_geo"), "is not offered here");
+  return create(ModelSchema, { id: model.requiredText("id"), effort: effortOf(model), ...limits });
+}
+
+function effortOf(model: Fields): string {
+  const said = model.value.effort;
+  if (said === undefined || said === null) return "";
+  const words = ["low", "medium", "high", "xhigh", "max"] as const;
+  if (typeof said === "object") return model.requiredObject("effort").word("type", words) ?? "";
+  return model.word("effort", words) ?? "";
+}
+
+function toolsOf(fields: Fields): ToolInit[] {
+  return (fields.objects("tools") ?? []).map(toolOf);
+}
+
+function toolOf(tool: Fields): ToolInit {
+  const type = tool.word("type", [TOOLSET_TYPE, "custom", "mcp_toolset", "tendon_brain_toolset"]);
+  switch (type) {
+    case TOOLSET_TYPE:
+      return { kind: { case: "handToolset", value: handToolsetOf(tool) } };
+    case "custom":
+      return { kind: { case: "custom", value: customOf(tool) } };
+    case "mcp_toolset":
+      return {
+        kind: {
+          case: "mcpToolset",
+          value: { serverName: tool.requiredText("mcp_server_name"), ...policiesOf(tool) },
+        },
+      };
+    case "tendon_brain_toolset":
+      return {
+        kind: {
+          case: "brainToolset",
+          value: { names: [...(tool.texts("names") ?? [])], ...policiesOf(tool) },
+        },
+      };
+    case undefined:
+      throw invalidField(tool.at("type"), "is required");
+  }
+}
+
+function handToolsetOf(tool: Fields) {
+  const slot = tool.text("slot") ?? "";
+  for (const config of tool.objects("configs") ?? []) {
+    if (slot === "") config.word("name", TOOLSET_TOOLS);
+  }
+  return { slot, environmentId: tool.text("environment_id") ?? "", ...policiesOf(tool) };
+}
+
+function customOf(tool: Fields) {
+  return {
+    name: tool.requiredText("name"),
+    description: tool.requiredText("description"),
+    inputSchema: JSON.stringify(tool.requiredObject("input_schema").value),
+  };
+}
+
+/** `default_config` and `configs`. */
+function policiesOf(tool: Fields) {
+  const base = tool.object("default_config");
+  const tools: Record<string, PolicyInit> = {};
+  for (const config of tool.objects("configs") ?? []) {
+    const name = config.requiredText("name");
+    if (Object.hasOwn(tools, name)) throw invalidField(config.at("name"), "is there twice");
+    tools[name] = policyOf(config, base?.flag("enabled") === false);
+  }
+  return { ...(base && { defaultPolicy: policyOf(base, false) }), tools };
+}
+
+function policyOf(config: Fields, isDisabledBefore: boolean): PolicyInit {
+  const enabled = config.flag("enabled") ?? !isDisabledBefore;
+  const word = config.object("permission_policy")?.word("type", ["always_allow", "always_ask", "auto"]);
+  return { disabled: !enabled, permission: word === undefined ? Permission.UNSPECIFIED : PERMISSIONS[word] };
+}
+
+const PERMISSIONS = {
+  always_allow: Permission.ALWAYS_ALLOW,
+  always_ask: Permission.ALWAYS_ASK,
+  auto: Permission.AUTO,
+} as const;
+
+function multiagentOf(fields: Fields | undefined): AgentSpec["multiagent"] {
+  if (fields === undefined) return undefined;
+  fields.word("type", ["coordinator"]);
+  const agents = (fields.list("agents") ?? []).map((member, at) => {
+    if (typeof member === "string") return { kind: { case: "agent", value: { id: member } } } as const;
+    const named = fieldsOf(member, `${fields.at("agents")}[${at}]`);
+    if (named.word("type", ["agent", "self"]) === "self")
+      return { kind: { case: "self", value: true } } as const;
+    const value = { id: named.requiredText("id"), version: named.integer("version") ?? 0 };
+    return { kind: { case: "agent", value } } as const;
+  });
+  return create(MultiagentSchema, { agents });
+}
+
+function applyExtension(spec: AgentSpec, fields: Fields): void {
+  fields.only(
+    "loop",
+    "loop_settings",
+    "queued_messages",
+    "on_interrupt",
+    "max_output_tokens",
+    "thinking_budget_tokens",
+  );
+  if (fields.has("loop")) spec.loop = fields.text("loop") ?? "";
+  if (fields.has("loop_settings")) {
+    const settings = fields.object("loop_settings");
+    spec.loopSettings = settings === undefined ? "" : JSON.stringify(settings.value);
+  }
+  if (fields.has("queued_messages")) {
+    const word = fields.word("queued_messages", ["next_turn", "next_step"]);
+    spec.queuedMessages = word === "next_step" ? QueuedMessages.NEXT_STEP : QueuedMessages.NEXT_TURN;
+  }
+  if (fields.has("on_interrupt")) {
+    const word = fields.word("on_interrupt", ["cancel_calls", "leave_calls"]);
+    spec.onInterrupt = word === "leave_calls" ? OnInterrupt.LEAVE_CALLS : OnInterrupt.CANCEL_CALLS;
+  }
+  spec.model ??= create(ModelSchema);
+  spec.model.maxOutputTokens = fields.integer("max_output_tokens") ?? spec.model.maxOutputTokens;
+  spec.model.thinkingBudgetTokens =
+    fields.integer("thinking_budget_tokens") ?? spec.model.thinkingBudgetTokens;
+}

@@ -1,0 +1,39 @@
+/** What a part of the HTTP API brings: routes, each a translation onto methods of the contract. */
+import type { HttpExchange } from "../router.ts";
+import type { RequestBody } from "./request-body.ts";
+import type { ServiceCaller } from "./service-caller.ts";
+
+export interface ApiCall {
+  /** Values of the path's names, decoded. */
+  readonly params: Readonly<Record<string, string>>;
+  readonly query: URLSearchParams;
+  /** Of a POST; empty for a request without one. */
+  readonly body: RequestBody;
+  /** Calls methods of the contract as the caller, with the rights of the caller's credential. */
+  readonly services: ServiceCaller;
+  readonly exchange: HttpExchange;
+  /** Aborts when the caller goes away. */
+  readonly signal: AbortSignal;
+  /** For creations: the same for a repeat that the caller marked as one (`Idempotency-Key`), else empty. */
+  readonly requestId: string;
+}
+
+/** What a route answers with: JSON of this value, JSON text, or nothing more when the route has written the response itself. */
+export type ApiAnswer = { readonly json: unknown } | { readonly text: string } | { readonly written: true };
+
+export interface ApiRoute {
+  readonly method: "GET" | "POST" | "DELETE";
+  /** Segments of the form `{name}` match any one segment. */
+  readonly path: string;
+  /** Throws a TendonError for what the caller can act on. */
+  handle(call: ApiCall): Promise<ApiAnswer>;
+}
+
+/** A route whose answer is JSON. */
+export function route(
+  method: ApiRoute["method"],
+  path: string,
+  answer: (call: ApiCall) => Promise<unknown>,
+): ApiRoute {
+  return { method, path, handle: async (call) => ({ json: await answer(call) }) };
+}

@@ -1,0 +1,91 @@
+/** What existing clients say of an environment, as the contract has it (pure). Throws INVALID_FIELD with the path in their words. */
+import { clone, create } from "@bufbuild/protobuf";
+import { invalidField, TendonError } from "../../../../kit/errors.ts";
+import {
+  type EnvironmentSpec,
+  EnvironmentSpecSchema,
+  NetworkMode,
+  NetworkSchema,
+} from "../../../../proto/gen/tendon/v1/environment_pb.js";
+import type { Fields } from "../fields.ts";
+import { patchedMetadata } from "../metadata.ts";
+
+const MANAGERS = ["apt", "cargo", "gem", "go", "npm", "pip"];
+
+/** Of a creation. */
+export function newEnvironmentSpec(fields: Fields): EnvironmentSpec {
+  fields.requiredText("name");
+  const spec = create(EnvironmentSpecSchema);
+  spec.selfHosted = fields.object("config")?.word("type", ["cloud", "self_hosted"]) === "self_hosted";
+  if (!spec.selfHosted) spec.network = create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
+  return changedEnvironmentSpec(spec, fields);
+}
+
+/** What is not said stays. */
+export function changedEnvironmentSpec(before: EnvironmentSpec, fields: Fields): EnvironmentSpec {
+  fields.only("name", "config", "description", "metadata", "scope");
+  const spec = clone(EnvironmentSpecSchema, before);
+  if (fields.has("name")) spec.name = fields.requiredText("name");
+  if (fields.has("description")) spec.description = fields.text("description") ?? "";
+  fields.word("scope", ["organization"]);
+  spec.metadata = patchedMetadata(spec.metadata, fields);
+  const config = fields.object("config");
+  if (config !== undefined) applyConfig(spec, config);
+  return spec;
+}
+
+function applyConfig(spec: EnvironmentSpec, config: Fields): void {
+  const type = config.word("type", ["cloud", "self_hosted"]);
+  if (type === undefined) throw invalidField(config.at("type"), "is required");
+  if ((type === "self_hosted") !== spec.selfHosted) {
+    throw new TendonError("INVALID_FIELD", `${config.at("type")}: an environment keeps its type`, {
+      field: config.at("type"),
+      error_code: "invalid_config_type_change",
+    });
+  }
+  if (type === "self_hosted") {
+    config.only("type");
+    return;
+  }
+  config.only("type", "networking", "packages", "tendon");
+  const networking = config.object("networking");
+  if (networking !== undefined) spec.network = networkOf(networking);
+  refusePackages(config.object("packages"));
+  const extension = config.object("tendon");
+  if (extension !== undefined) applyExtension(spec, extension);
+}
+
+/** Nothing is reached with an empty list, which is a mode of its own in the contract. */
+function networkOf(networking: Fields): EnvironmentSpec["network"] {
+  const type = networking.word("type", ["unrestricted", "limited"]);
+  if (type === undefined) throw invalidField(networking.at("type"), "is required");
+  if (type === "unrestricted") return create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
+  for (const name of ["allow_mcp_servers", "allow_package_managers"]) {
+    if (networking.flag(name) === true)
+      throw invalidField(networking.at(name), "is not offered here; name the hosts in allowed_hosts");
+  }
+  const allowedHosts = [...(networking.texts("allowed_hosts") ?? [])];
+  const mode = allowedHosts.length === 0 ? NetworkMode.NONE : NetworkMode.LIMITED;
+  return create(NetworkSchema, { mode, allowedHosts });
+}
+
+function refusePackages(packages: Fields | undefined): void {
+  for (const name of MANAGERS) {
+    if ((packages?.texts(name) ?? []).length > 0)
+      throw invalidField(packages!.at(name), "packages are not offered here; use an image that has them");
+  }
+}
+
+/** What only Tendon has. */
+function applyExtension(spec: EnvironmentSpec, fields: Fields): void {
+  fields.only("driver", "image", "pool", "labels");
+  if (fields.has("driver")) spec.driver = fields.text("driver") ?? "";
+  if (fields.has("image")) spec.image = fields.text("image") ?? "";
+  if (fields.has("pool")) spec.pool = fields.text("pool") ?? "";
+  if (fields.has("labels")) spec.labels = labelsOf(fields.object("labels"));
+}
+
+function labelsOf(fields: Fields | undefined): Record<string, string> {
+  const names = Object.keys(fields?.value ?? {});
+  return Object.fromEntries(names.map((name) => [name, fields?.text(name) ?? ""]));
+}

@@ -1,0 +1,45 @@
+/** An environment as existing clients know it (pure). */
+import {
+  type Environment,
+  type EnvironmentSpec,
+  type Network,
+  NetworkMode,
+} from "../../../../proto/gen/tendon/v1/environment_pb.js";
+import { timeJson } from "../time-json.ts";
+
+export function environmentJson({ id, spec, createdAt, updatedAt, archivedAt }: Environment) {
+  return {
+    type: "environment",
+    id,
+    name: spec!.name,
+    description: spec!.description || null,
+    config: configJson(spec!),
+    metadata: spec!.metadata,
+    scope: "organization",
+    created_at: timeJson(createdAt),
+    updated_at: timeJson(updatedAt),
+    archived_at: timeJson(archivedAt),
+  };
+}
+
+function configJson(spec: EnvironmentSpec) {
+  if (spec.selfHosted) return { type: "self_hosted" };
+  const { driver, image, pool, labels } = spec;
+  return {
+    type: "cloud",
+    networking: networkingJson(spec.network),
+    packages: { type: "packages", apt: [], cargo: [], gem: [], go: [], npm: [], pip: [] },
+    tendon: { driver, image, pool, labels },
+  };
+}
+
+function networkingJson(network: Network | undefined) {
+  const mode = network?.mode ?? NetworkMode.UNSPECIFIED;
+  if (mode === NetworkMode.UNSPECIFIED || mode === NetworkMode.UNRESTRICTED) return { type: "unrestricted" };
+  return {
+    type: "limited",
+    allowed_hosts: network?.allowedHosts ?? [],
+    allow_mcp_servers: false,
+    allow_package_managers: false,
+  };
+}

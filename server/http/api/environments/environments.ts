@@ -1,0 +1,55 @@
+/** `/v1/environments`. */
+import type { Environment } from "../../../../proto/gen/tendon/v1/environment_pb.js";
+import { EnvironmentService } from "../../../../proto/gen/tendon/v1/environment_service_pb.js";
+import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
+import { flagOf, limitOf, pageOf } from "../list-query.ts";
+import { changedEnvironmentSpec, newEnvironmentSpec } from "./environment-input.ts";
+import { environmentJson } from "./environment-json.ts";
+
+const MOST = 100;
+
+const { method } = EnvironmentService;
+
+export function environmentRoutes(): ApiRoute[] {
+  const path = "/v1/environments/{environment_id}";
+  return [
+    route("POST", "/v1/environments", async ({ services, body, requestId }) => {
+      const spec = newEnvironmentSpec(body.fields);
+      return environmentJson(
+        (await services.call(method.createEnvironment, { requestId, spec })).environment!,
+      );
+    }),
+    route("GET", "/v1/environments", listEnvironments),
+    route("GET", path, async (call) => environmentJson(await find(call))),
+    route("POST", path, updateEnvironment),
+    route("DELETE", path, async ({ services, params }) => {
+      await services.call(method.deleteEnvironment, { environmentId: params.environment_id! });
+      return { id: params.environment_id, type: "environment_deleted" };
+    }),
+    route("POST", `${path}/archive`, async ({ services, params }) => {
+      const request = { environmentId: params.environment_id! };
+      return environmentJson((await services.call(method.archiveEnvironment, request)).environment!);
+    }),
+  ];
+}
+
+async function listEnvironments({ services, query }: ApiCall) {
+  const { environments, nextPageToken } = await services.call(method.listEnvironments, {
+    pageSize: limitOf(query, MOST),
+    pageToken: pageOf(query),
+    includeArchived: flagOf(query, "include_archived"),
+  });
+  return { data: environments.map(environmentJson), next_page: nextPageToken || null };
+}
+
+async function updateEnvironment(call: ApiCall) {
+  const before = await find(call);
+  const spec = changedEnvironmentSpec(before.spec!, call.body.fields);
+  const request = { environmentId: before.id, spec };
+  return environmentJson((await call.services.call(method.updateEnvironment, request)).environment!);
+}
+
+async function find({ services, params }: ApiCall): Promise<Environment> {
+  const request = { environmentId: params.environment_id! };
+  return (await services.call(method.getEnvironment, request)).environment!;
+}

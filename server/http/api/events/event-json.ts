@@ -1,0 +1,44 @@
+/** Events as existing clients know them: JSON text, with the payload as it stands in the log (pure). */
+import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
+import { membersOf, objectText } from "../../../../kit/json-slices.ts";
+import type { Event } from "../../../../proto/gen/tendon/v1/event_pb.js";
+
+/** Stands beside a payload, and is not part of it. */
+export const BESIDE: ReadonlySet<string> = new Set(["id", "type", "processed_at"]);
+/** Read by brains alone; clients of this API see what follows from them. */
+const HIDDEN_PREFIX = "brain.";
+/** Said in the past tense the moment they are said: nobody has to take them in. */
+const AT_ONCE = new Set(["user.define_outcome", "user.custom_tool_result", "user.tool_result"]);
+const WRITTEN_BY_PLATFORM = new Set(["agent", "session", "span", "hand", "workflow_run"]);
+
+export function isShown({ type }: Pick<Event, "type">): boolean {
+  return !type.startsWith(HIDDEN_PREFIX);
+}
+
+/** When it was processed; undefined while it waits. */
+export function processedAt({ type, createdAt, processedAt: taken }: Event): Timestamp | undefined {
+  const prefix = type.slice(0, type.indexOf("."));
+  if (WRITTEN_BY_PLATFORM.has(prefix) || AT_ONCE.has(type)) return createdAt;
+  return taken;
+}
+
+/** `payload` stands for the event's own where that was left out for its size. */
+export function eventText(event: Event, payload = event.payload): string {
+  const time = processedAt(event);
+  const beside = [
+    `"id":${JSON.stringify(event.id)}`,
+    `"type":${JSON.stringify(event.type)}`,
+    `"processed_at":${time === undefined ? "null" : JSON.stringify(timestampDate(time).toISOString())}`,
+    ...(event.threadId === "" ? [] : [`"session_thread_id":${JSON.stringify(event.threadId)}`]),
+  ];
+  const members = membersText(payload);
+  return `{${beside.join(",")}${members === "" ? "" : `,${members}`}}`;
+}
+
+/** What stands between the braces, without members of the names that stand beside a payload. */
+function membersText(text: string): string {
+  const payload = /"(?:id|type|processed_at)"/.test(text)
+    ? objectText(membersOf(text).filter(({ name }) => !BESIDE.has(name)))
+    : text;
+  return payload.slice(payload.indexOf("{") + 1, payload.lastIndexOf("}")).trim();
+}

@@ -1,0 +1,41 @@
+/** What a caller of the HTTP API is told about a failure (pure). */
+
+import { REASONS, type Reason, type TendonError } from "../../../kit/errors.ts";
+import { fieldWords } from "./field-words.ts";
+
+export interface ApiFailure {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: unknown;
+}
+
+/** Where existing clients know a word of their own for a reason. */
+const ERROR_CODES: Partial<Record<Reason, string>> = {
+  ENVIRONMENT_ARCHIVED: "environment_archived",
+};
+
+export function apiFailure(error: TendonError, requestId: string): ApiFailure {
+  const { httpStatus: status, httpType: type } = REASONS[error.reason];
+  const code = codeOf(error);
+  const { message, field } = fieldWords(error.message, error.metadata.field);
+  const details = {
+    ...(code !== undefined && { error_code: code }),
+    reason: error.reason,
+    ...error.metadata,
+    ...(field !== undefined && { field }),
+  };
+  const headers: Record<string, string> = {};
+  // Clients repeat every 409 by themselves; ours are answers, and stay the same.
+  if (status === 409) headers["x-should-retry"] = "false";
+  if (status === 429) headers["retry-after"] = "1";
+  return {
+    status,
+    headers,
+    body: { type: "error", error: { type, message, details }, request_id: requestId },
+  };
+}
+
+function codeOf({ reason, metadata }: TendonError): string | undefined {
+  if (reason === "NOT_FOUND" && metadata.resource === "environment") return "environment_not_found";
+  return metadata.error_code ?? ERROR_CODES[reason];
+}

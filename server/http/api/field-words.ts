@@ -1,0 +1,13 @@
+/** Paths of the contract's fields, in the words that callers of the HTTP API wrote (pure). */
+
+/** Steps that the contract has and JSON does not. */
+const STEPS =
+  /^spec\.|\.payload(?=[.[]|$)|\.(?:hand_toolset|custom|mcp_toolset|brain_toolset|memory_store)(?=\.)/g;
+
+/** The message of a failure and the field that it is about. */
+export function fieldWords(message: string, field: string | undefined) {
+  if (field === undefined || field === "") return { message, field: undefined };
+  const words = field.replace(STEPS, "").replace(/\.server_name$/, ".mcp_server_name");
+  const isAtHead = message.startsWith(field);
+  return { message: isAtHead ? `${words}${message.slice(field.length)}` : message, field: words };
+}

@@ -1,0 +1,28 @@
+/** Free pairs of a resource (pure). */
+import { invalidField } from "../../../kit/errors.ts";
+import type { Fields } from "./fields.ts";
+
+/** Pairs that are said are set, null and "" delete, others stay. */
+export function patchedMetadata(
+  before: Readonly<Record<string, string>>,
+  fields: Fields,
+): Record<string, string> {
+  const patch = metadataPatch(fields);
+  const after = { ...before };
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === "") delete after[key];
+    else after[key] = value;
+  }
+  return after;
+}
+
+/** Of an update: a deletion is an empty value. */
+export function metadataPatch(fields: Fields): Record<string, string> {
+  const said = fields.object("metadata");
+  const pairs = Object.entries(said?.value ?? {}).map(([key, value]) => {
+    if (value !== null && typeof value !== "string")
+      throw invalidField(`${fields.at("metadata")}.${key}`, "must be a string, or null");
+    return [key, value ?? ""] as const;
+  });
+  return Object.fromEntries(pairs);
+}

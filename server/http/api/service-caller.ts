@@ -1,0 +1,109 @@
+/**
+ * Calls methods of the contract inside the process, for translations of other wires: through the same interceptors as a call
+ * that came by gRPC, so that credential, rights, rules of the fields, metrics and traces are those of the method.
+ */
+import {
+  create,
+  type DescMessage,
+  type DescMethod,
+  type DescMethodServerStreaming,
+  type DescMethodUnary,
+  type Message,
+  type MessageInitShape,
+  type MessageShape,
+} from "@bufbuild/protobuf";
+import { TendonError } from "../../../kit/errors.ts";
+import { CallContext, type RequestHeaders } from "../../../kit/rpc/context.ts";
+import type { Pipeline } from "../../../kit/rpc/pipeline.ts";
+import { type BoundService, methodPath, type UntypedMethod } from "../../../kit/rpc/service.ts";
+
+export interface CallerFacts {
+  readonly headers: RequestHeaders;
+  readonly peer: string;
+  readonly requestId: string;
+  readonly signal: AbortSignal;
+}
+
+/** What the whole server shares. */
+export class InProcessServices {
+  private readonly methods = new Map<string, UntypedMethod>();
+  private readonly pipeline: Pipeline;
+
+  constructor(services: readonly BoundService[], pipeline: Pipeline) {
+    this.pipeline = pipeline;
+    for (const { service, methods } of services) {
+      for (const method of service.methods) {
+        const run = methods.get(method.localName);
+        if (run !== undefined) this.methods.set(methodPath(method), run);
+      }
+    }
+  }
+
+  as(facts: CallerFacts): ServiceCaller {
+    return new ServiceCaller(this.pipeline, (method) => this.find(method), facts);
+  }
+
+  private find(method: DescMethod): UntypedMethod {
+    const run = this.methods.get(methodPath(method));
+    if (run === undefined) throw new TendonError("NOT_IMPLEMENTED", "this is not part of this build");
+    return run;
+  }
+}
+
+/** Calls as one caller. */
+export class ServiceCaller {
+  private readonly pipeline: Pipeline;
+  private readonly find: (method: DescMethod) => UntypedMethod;
+  private readonly facts: CallerFacts;
+
+  constructor(pipeline: Pipeline, find: (method: DescMethod) => UntypedMethod, facts: CallerFacts) {
+    this.pipeline = pipeline;
+    this.find = find;
+    this.facts = facts;
+  }
+
+  async call<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodUnary<I, O>,
+    request: MessageInitShape<I>,
+  ): Promise<MessageShape<O>> {
+    const { context, over } = this.context(method);
+    try {
+      const input = create(method.input as DescMessage, request as never) as Message;
+      return (await this.pipeline.single(method, this.find(method), input, context)) as MessageShape<O>;
+    } finally {
+      context.end();
+      over();
+    }
+  }
+
+  async *stream<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodServerStreaming<I, O>,
+    request: MessageInitShape<I>,
+  ): AsyncGenerator<MessageShape<O>, void, undefined> {
+    const { context, over } = this.context(method);
+    try {
+      const input = create(method.input as DescMessage, request as never) as Message;
+      for await (const message of this.pipeline.many(method, this.find(method), input, context)) {
+        yield message as MessageShape<O>;
+      }
+    } finally {
+      context.end();
+      over();
+    }
+  }
+
+  private context(method: DescMethod): { context: CallContext; over: () => void } {
+    const { headers, peer, requestId, signal } = this.facts;
+    const context = new CallContext({
+      method,
+      requestHeaders: headers,
+      peer,
+      requestId,
+      deadlineMs: undefined,
+    });
+    const gone = () => context.abort(new TendonError("CANCELLED", "the caller went away"));
+    if (signal.aborted) gone();
+    else signal.addEventListener("abort", gone, { once: true });
+    return { context, over: () => signal.removeEventListener("abort", gone) };
+  }
+}

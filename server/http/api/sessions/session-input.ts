@@ -1,0 +1,110 @@
+/** What existing clients say of a new session (pure). Throws INVALID_FIELD with the path in their words. */
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { invalidField } from "../../../../kit/errors.ts";
+import { elementsOf, memberText } from "../../../../kit/json-slices.ts";
+import { MemoryAccess } from "../../../../proto/gen/tendon/v1/memory_pb.js";
+import {
+  type Budget,
+  BudgetSchema,
+  type SessionResourceInputSchema,
+} from "../../../../proto/gen/tendon/v1/session_pb.js";
+import type { CreateSessionRequestSchema } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
+import { eventInput } from "../events/event-input.ts";
+import { type Fields, fieldsOf } from "../fields.ts";
+import { metadataPatch } from "../metadata.ts";
+import type { RequestBody } from "../request-body.ts";
+
+const INITIAL_TYPES = new Set(["user.message", "user.define_outcome"]);
+const MAX_CENTS = 1_000_000_000_000;
+
+type CreateSession = Extract<MessageInitShape<typeof CreateSessionRequestSchema>, { $typeName?: never }>;
+type ResourceInput = MessageInitShape<typeof SessionResourceInputSchema>;
+
+export function newSessionRequest({ fields, text }: RequestBody): CreateSession {
+  fields.only(
+    "agent",
+    "environment_id",
+    "title",
+    "metadata",
+    "vault_ids",
+    "resources",
+    "initial_events",
+    "budget",
+  );
+  const budget = fields.object("budget");
+  return {
+    ...agentOf(fields),
+    environmentId: fields.text("environment_id") ?? "",
+    title: fields.text("title") ?? "",
+    metadata: metadataPatch(fields),
+    vaultIds: [...(fields.texts("vault_ids") ?? [])],
+    resources: (fields.objects("resources") ?? []).map(resourceOf),
+    initialEvents: initialEventsOf(text, fields),
+    ...(budget && { budget: budgetOf(budget) }),
+  };
+}
+
+function agentOf(fields: Fields): Pick<CreateSession, "agentId" | "agentVersion"> {
+  const said = fields.value.agent;
+  if (typeof said === "string" && said !== "") return { agentId: said };
+  if (said === undefined || said === null || said === "") throw invalidField("agent", "is required");
+  const agent = fieldsOf(said, "agent");
+  if (agent.word("type", ["agent", "agent_with_overrides"]) === "agent_with_overrides")
+    throw invalidField("agent.type", "overrides are not offered by this build");
+  return { agentId: agent.requiredText("id"), agentVersion: agent.integer("version") ?? 0 };
+}
+
+function resourceOf(resource: Fields): ResourceInput {
+  const type = resource.word("type", ["memory_store", "file", "github_repository"]);
+  if (type !== "memory_store")
+    throw invalidField(resource.at("type"), "only memory stores are offered by this build");
+  const access = resource.word("access", ["read_write", "read_only"]);
+  return {
+    kind: {
+      case: "memoryStore",
+      value: {
+        memoryStoreId: resource.requiredText("memory_store_id"),
+        access: access === "read_only" ? MemoryAccess.READ_ONLY : MemoryAccess.READ_WRITE,
+        instructions: resource.text("instructions") ?? "",
+      },
+    },
+  };
+}
+
+function initialEventsOf(text: string, fields: Fields): NonNullable<CreateSession["initialEvents"]> {
+  const events = fields.objects("initial_events") ?? [];
+  for (const event of events) {
+    const type = event.requiredText("type");
+    if (!INITIAL_TYPES.has(type))
+      throw invalidField(event.at("type"), `must be ${[...INITIAL_TYPES].join(" or ")}`);
+  }
+  if (events.length === 0) return [];
+  const texts = elementsOf(memberText(text, "initial_events") ?? "[]");
+  return events.map((event, at) => eventInput(event, texts[at]!));
+}
+
+/** Limits beside that of list price are our own. */
+export function budgetOf(fields: Fields): Budget {
+  fields.only("type", "max_list_cost", "max_tokens", "max_turns", "max_wall_clock_ms");
+  fields.word("type", ["limit"]);
+  const cost = fields.object("max_list_cost");
+  cost?.word("currency", ["USD"]);
+  const count = (name: string) => {
+    const value = fields.integer(name) ?? 0;
+    if (value < 0) throw invalidField(fields.at(name), "must not be negative");
+    return BigInt(value);
+  };
+  return create(BudgetSchema, {
+    maxListCostCents: cost === undefined ? 0n : centsOf(cost),
+    maxTokens: count("max_tokens"),
+    maxTurns: count("max_turns"),
+    maxWallClockMs: count("max_wall_clock_ms"),
+  });
+}
+
+function centsOf(cost: Fields): bigint {
+  const amount = cost.requiredText("amount");
+  const isAmount = /^[1-9]\d{0,12}$/.test(amount) && Number(amount) <= MAX_CENTS;
+  if (!isAmount) throw invalidField(cost.at("amount"), "must be a whole number of cents, as a string");
+  return BigInt(amount);
+}

@@ -1,0 +1,102 @@
+/** A session as existing clients know it (pure). */
+import { timestampMs } from "@bufbuild/protobuf/wkt";
+import { MemoryAccess } from "../../../../proto/gen/tendon/v1/memory_pb.js";
+import {
+  type Budget,
+  type Session,
+  type SessionResource,
+  SessionStatus,
+  type Usage,
+} from "../../../../proto/gen/tendon/v1/session_pb.js";
+import { sessionAgentJson } from "../agents/agent-json.ts";
+import { timeJson } from "../time-json.ts";
+
+const NANO_USD_PER_CENT = 10_000_000n;
+
+export function sessionJson(session: Session, nowMs: number) {
+  const usage = session.tree?.usage ?? session.usage;
+  const end = session.archivedAt;
+  const startMs = session.createdAt === undefined ? nowMs : timestampMs(session.createdAt);
+  const untilMs = end === undefined ? nowMs : timestampMs(end);
+  return {
+    type: "session",
+    id: session.id,
+    title: session.title || null,
+    status: statusJson(session.status),
+    agent: sessionAgentJson(session.agent!),
+    environment_id: session.environmentId,
+    vault_ids: session.vaultIds,
+    resources: session.resources.map((resource) => resourceJson(resource)),
+    metadata: session.metadata,
+    outcome_evaluations: [],
+    usage: usageJson(usage),
+    stats: {
+      active_seconds: seconds(Number(session.usage?.activeMs ?? 0n)),
+      duration_seconds: seconds(Math.max(0, untilMs - startMs)),
+    },
+    budget: budgetJson(session.budget),
+    created_at: timeJson(session.createdAt),
+    updated_at: timeJson(session.updatedAt),
+    archived_at: timeJson(session.archivedAt),
+  };
+}
+
+/** By status word; every one that a client may ask for is here. */
+export const STATUSES: Readonly<Record<string, SessionStatus>> = {
+  idle: SessionStatus.IDLE,
+  running: SessionStatus.RUNNING,
+  rescheduling: SessionStatus.RESCHEDULING,
+  terminated: SessionStatus.TERMINATED,
+};
+
+export function statusJson(status: SessionStatus): string {
+  return Object.keys(STATUSES).find((word) => STATUSES[word] === status) ?? "idle";
+}
+
+export function resourceJson({ kind }: SessionResource) {
+  if (kind.case !== "memoryStore") return { type: "unknown" };
+  const { memoryStoreId, access, instructions, name, description, mountPath } = kind.value;
+  return {
+    type: "memory_store",
+    memory_store_id: memoryStoreId,
+    access: access === MemoryAccess.READ_ONLY ? "read_only" : "read_write",
+    instructions,
+    name: name || null,
+    description,
+    mount_path: mountPath || null,
+  };
+}
+
+function usageJson(usage: Usage | undefined) {
+  const count = (value: bigint | undefined) => Number(value ?? 0n);
+  return {
+    input_tokens: count(usage?.inputTokens),
+    output_tokens: count(usage?.outputTokens),
+    cache_read_input_tokens: count(usage?.cacheReadInputTokens),
+    cache_creation: {
+      ephemeral_5m_input_tokens: count(usage?.cacheCreationInputTokens),
+      ephemeral_1h_input_tokens: 0,
+    },
+    active_seconds: seconds(count(usage?.activeMs)),
+    list_cost: { amount: String((usage?.listCostNanoUsd ?? 0n) / NANO_USD_PER_CENT), currency: "USD" },
+    server_tool_use: null,
+  };
+}
+
+/** Only a limit of list price is one that clients know; the others are beside it. */
+function budgetJson(budget: Budget | undefined) {
+  if (budget === undefined) return null;
+  const { maxListCostCents, maxTokens, maxTurns, maxWallClockMs } = budget;
+  if (maxListCostCents === 0n && maxTokens === 0n && maxTurns === 0n && maxWallClockMs === 0n) return null;
+  return {
+    type: "limit",
+    ...(maxListCostCents > 0n && { max_list_cost: { amount: String(maxListCostCents), currency: "USD" } }),
+    ...(maxTokens > 0n && { max_tokens: Number(maxTokens) }),
+    ...(maxTurns > 0n && { max_turns: Number(maxTurns) }),
+    ...(maxWallClockMs > 0n && { max_wall_clock_ms: Number(maxWallClockMs) }),
+  };
+}
+
+function seconds(ms: number): number {
+  return Math.round(ms) / 1000;
+}

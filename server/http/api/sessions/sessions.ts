@@ -1,0 +1,87 @@
+/** `/v1/sessions`. */
+
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
+import type { Clock } from "../../../../kit/clock.ts";
+import { invalidField } from "../../../../kit/errors.ts";
+import type { Session } from "../../../../proto/gen/tendon/v1/session_pb.js";
+import { SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
+import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
+import { flagOf, limitOf, pageOf, rangeOf, valuesOf } from "../list-query.ts";
+import { metadataPatch } from "../metadata.ts";
+import { budgetOf, newSessionRequest } from "./session-input.ts";
+import { STATUSES, sessionJson } from "./session-json.ts";
+
+const MOST = 100;
+
+const { method } = SessionService;
+
+export function sessionRoutes(clock: Clock): ApiRoute[] {
+  const json = (session: Session | undefined) => sessionJson(session!, clock.nowMs());
+  const path = "/v1/sessions/{session_id}";
+  return [
+    route("POST", "/v1/sessions", async ({ services, body, requestId }) => {
+      const request = { ...newSessionRequest(body), requestId };
+      return json((await services.call(method.createSession, request)).session);
+    }),
+    route("GET", "/v1/sessions", (call) => listSessions(call, json)),
+    route("GET", path, async ({ services, params }) =>
+      json((await services.call(method.getSession, { sessionId: params.session_id! })).session),
+    ),
+    route("POST", path, (call) => updateSession(call, json)),
+    route("DELETE", path, async ({ services, params, query }) => {
+      const interrupt = flagOf(query, "interrupt");
+      await services.call(method.deleteSession, { sessionId: params.session_id!, interrupt });
+      return { id: params.session_id, type: "session_deleted" };
+    }),
+    route("POST", `${path}/archive`, async ({ services, params, query }) => {
+      const interrupt = flagOf(query, "interrupt");
+      const request = { sessionId: params.session_id!, interrupt };
+      return json((await services.call(method.archiveSession, request)).session);
+    }),
+  ];
+}
+
+type Json = (session: Session | undefined) => unknown;
+
+async function listSessions({ services, query }: ApiCall, json: Json) {
+  const { fromMs, toMs } = rangeOf(query);
+  const { sessions, nextPageToken } = await services.call(method.listSessions, {
+    pageSize: limitOf(query, MOST),
+    pageToken: pageOf(query),
+    statuses: valuesOf(query, "statuses").map(statusOf),
+    agentId: query.get("agent_id") ?? "",
+    memoryStoreId: query.get("memory_store_id") ?? "",
+    includeArchived: flagOf(query, "include_archived"),
+    ascending: orderOf(query) === "asc",
+    ...(Number.isFinite(fromMs) && { createdAtOrAfter: timestampFromMs(fromMs) }),
+    ...(Number.isFinite(toMs) && { createdBefore: timestampFromMs(toMs + 1) }),
+  });
+  return { data: sessions.map(json), next_page: nextPageToken || null, prev_page: null };
+}
+
+function statusOf(word: string) {
+  const status = STATUSES[word];
+  if (status === undefined) throw invalidField("statuses", `must be ${Object.keys(STATUSES).join(", ")}`);
+  return status;
+}
+
+export function orderOf(query: URLSearchParams): "asc" | "desc" | undefined {
+  const order = query.get("order");
+  if (order === null || order === "asc" || order === "desc") return order ?? undefined;
+  throw invalidField("order", "must be asc or desc");
+}
+
+async function updateSession({ services, params, body: { fields } }: ApiCall, json: Json) {
+  fields.only("title", "metadata", "budget", "agent", "vault_ids");
+  for (const name of ["vault_ids", "agent"]) {
+    if (fields.has(name)) throw invalidField(name, "cannot be changed");
+  }
+  const budget = fields.object("budget");
+  const request = {
+    sessionId: params.session_id!,
+    metadata: metadataPatch(fields),
+    ...(fields.has("title") && { title: fields.text("title") ?? "" }),
+    ...(budget && { budget: budgetOf(budget) }),
+  };
+  return json((await services.call(method.updateSession, request)).session);
+}
