@@ -64,8 +64,8 @@ class ProxyProgram implements Service {
       hello: hello(url, keys),
       asks: this.parts.asks,
       onWelcome: (welcome) => this.parts?.welcomed(welcome),
-      // Nothing is kept open for a session yet.
-      onForgetSession: () => {},
+      onTunnel: (ask) => this.parts?.tunnels.asked(ask) ?? STOPS,
+      onForgetSession: (sessionId) => this.parts?.tunnels.forgetSession(sessionId),
       clock: systemClock,
       log,
     });
@@ -80,6 +80,8 @@ class ProxyProgram implements Service {
     await this.inbound?.close();
   }
 }
+
+const STOPS = { reason: "DRAINING", message: "the proxy stops" };
 
 function sealingKeySource(config: ProxyConfig) {
   return { text: config.TENDON_PROXY_SEALING_KEYS, path: config.TENDON_PROXY_SEALING_KEY_FILE };

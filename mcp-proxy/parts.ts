@@ -9,7 +9,7 @@ import { NameResolver } from "../kit/network/name-resolver.ts";
 import { ownAddresses } from "../kit/network/own-addresses.ts";
 import { StartupError } from "../kit/program.ts";
 import { CredentialService } from "../proto/gen/tendon/v1/credential_service_pb.js";
-import type { ProxyWelcome } from "../proto/gen/tendon/v1/proxy_service_pb.js";
+import { ProxyService, type ProxyWelcome } from "../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { ProxyConfig } from "./config.ts";
 import { CredentialAsks } from "./credentials/asks.ts";
 import { Credentials } from "./credentials/credentials.ts";
@@ -21,6 +21,7 @@ import { Outbound } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
 import { OutboundRules } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
+import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
 
 export interface PartsDeps {
   readonly config: Pick<
@@ -36,6 +37,8 @@ export interface PartsDeps {
   readonly connection: Connection;
   /** Where this program listens; undefined for none. */
   readonly port: number | undefined;
+  /** Takes connections out of sandboxes in place of the proxy's own handler of that kind. */
+  readonly handlers?: TunnelsDeps["handlers"];
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -44,6 +47,8 @@ export interface ProxyParts {
   /** Credentials of sessions, for whatever sends requests of theirs. */
   readonly credentials: Credentials;
   readonly asks: CredentialAsks;
+  /** Connections out of sandboxes. */
+  readonly tunnels: Tunnels;
   /** The way out by the rules: all of the platform's own HTTP goes this way. */
   readonly fetch: OutboundFetch;
   start(): Promise<void>;
@@ -51,7 +56,8 @@ export interface ProxyParts {
   welcomed(welcome: ProxyWelcome): void;
 }
 
-export function createParts({ config, keys, connection, port, clock, log }: PartsDeps): ProxyParts {
+export function createParts(deps: PartsDeps): ProxyParts {
+  const { config, keys, connection, port, clock, log } = deps;
   const resolver = new NameResolver({ clock });
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
@@ -69,8 +75,12 @@ export function createParts({ config, keys, connection, port, clock, log }: Part
   const journal = new UseJournal({ credentials: client, clock, log });
   const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log });
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
+  // A part that takes connections out of sandboxes stands here, by its kind.
+  const handlers: TunnelsDeps["handlers"] = { ...deps.handlers };
+  const tunnels = new Tunnels({ client: connection.client(ProxyService), handlers, log });
   return {
     fetch,
+    tunnels,
     credentials: new Credentials({ credentials: client, opener, refresher, journal, clock }),
     asks: new CredentialAsks({ opener, journal, refresher, fetch, destinationsAreFixed, clock, log }),
     async start() {
@@ -78,6 +88,7 @@ export function createParts({ config, keys, connection, port, clock, log }: Part
       await journal.start();
     },
     async stop() {
+      tunnels.stop();
       await journal.stop();
       listeners.stop();
       outbound.close();

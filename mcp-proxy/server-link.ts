@@ -15,6 +15,7 @@ import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { HeartbeatSchema } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import {
+  type AskTunnel,
   ProxyAnswerSchema,
   ProxyHelloSchema,
   ProxyService,
@@ -36,6 +37,8 @@ export interface ServerLinkDeps {
   readonly asks: Pick<CredentialAsks, "reseal" | "validate">;
   /** Comes with every connection, and again when what it says has changed. */
   readonly onWelcome: (welcome: ProxyWelcome) => void;
+  /** A sandbox wants a connection; without it none is taken. */
+  readonly onTunnel?: (ask: AskTunnel) => Answer;
   /** The session ended: what is open for it is closed. */
   readonly onForgetSession: (sessionId: string) => void;
   readonly clock: Clock;
@@ -131,7 +134,7 @@ export class ServerLink implements Service {
     { kind }: ProxyServiceConnectResponse,
     send: (answer: MessageInitShape<typeof ProxyAnswerSchema>) => void,
   ): void {
-    const { asks, onForgetSession, log } = this.deps;
+    const { asks, onForgetSession, onTunnel = () => NO_TUNNELS, log } = this.deps;
     const answered = (askId: string, answer: Promise<Answer>) =>
       void answer.then(
         (value) => send({ ...value, askId }),
@@ -140,7 +143,7 @@ export class ServerLink implements Service {
     if (kind.case === "validate") answered(kind.value.askId, asks.validate(kind.value));
     else if (kind.case === "reseal") answered(kind.value.askId, asks.reseal(kind.value));
     else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
-    else if (kind.case === "tunnel") answered(kind.value.tunnelId, Promise.resolve(NO_TUNNELS));
+    else if (kind.case === "tunnel") send({ ...onTunnel(kind.value), askId: kind.value.tunnelId });
   }
 }
 

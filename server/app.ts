@@ -42,6 +42,7 @@ import { createSessionTokens } from "./rpc/session-tokens.ts";
 import { createSessionArea } from "./session/area.ts";
 import type { HintListener } from "./store/events.ts";
 import type { Store } from "./store/store.ts";
+import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea } from "./vault/area.ts";
 
 export interface AppDeps {
@@ -130,7 +131,18 @@ interface AreaDeps extends AppDeps {
 /** Ports that point back at a later area are closures over it: called only once everything is built. */
 function createAreas(deps: AreaDeps): Area[] {
   const { config, store, clock, log, replicaId, defaultWorkspaceId, metrics, sessionTokens } = deps;
-  const proxy = createProxyArea({ ...deps, replicas: store.replicas, peers: () => peer.peers });
+  const proxy = createProxyArea({
+    ...deps,
+    replicas: store.replicas,
+    peers: () => peer.peers,
+    tunnels: () => tunnel.streams,
+  });
+  const tunnel = createTunnelArea({
+    ...deps,
+    ...store,
+    proxies: () => proxy.directory,
+    peers: () => peer.peers,
+  });
   const peer = createPeerArea({
     ...deps,
     replicas: store.replicas,
@@ -140,6 +152,7 @@ function createAreas(deps: AreaDeps): Area[] {
     sessions: () => session.forPeers,
     hands: () => hand.forPeers,
     proxies: () => proxy.directory,
+    tunnels: () => tunnel.streams,
     loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
   });
   const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
@@ -171,6 +184,7 @@ function createAreas(deps: AreaDeps): Area[] {
     logger: log,
     peers: peer.peers,
     memory: memory.sync,
+    tunnels: () => tunnel.streams,
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
   });
@@ -205,6 +219,7 @@ function createAreas(deps: AreaDeps): Area[] {
     harness,
     memory,
     proxy,
+    tunnel,
     vault,
     peer,
     { name: "admin", services: [bindService(AdminService, admin)] },

@@ -71,6 +71,8 @@ export interface BidiCall<I extends DescMessage, O extends DescMessage> {
    * When the server ends a call with an error, responses that were sent just before it may be missing.
    */
   readonly responses: AsyncIterable<MessageShape<O>>;
+  /** Resolves when the call is over, also when nobody reads: with its error, or with undefined when it ended well. */
+  readonly ended: Promise<TendonError | undefined>;
   cancel(): void;
 }
 
@@ -246,6 +248,7 @@ function openBidi(
       call.end();
     },
     responses: { [Symbol.asyncIterator]: () => responsesOf(call, method, ended) },
+    ended,
     cancel: () => call.cancel(),
   };
 }

@@ -55,10 +55,8 @@ export function createHandAgentService(
     readResource: (request, context) => readResource(deps, request, agentOf(context).handAgentId),
     syncMemory: (request, context) => syncMemory(deps, request, agentOf(context).handAgentId),
     readSessionLog: (request, context) => readSessionLog(deps, request, agentOf(context).handAgentId),
-    // biome-ignore lint/correctness/useYield: refuses before the first message
-    async *streamTunnel() {
-      throw new TendonError("NOT_FOUND", "nobody asked for this tunnel");
-    },
+    streamTunnel: (requests, context) =>
+      deps.tunnels().fromAgent(requests, agentOf(context).handAgentId, context),
   };
 }
 

@@ -1,5 +1,6 @@
 /** Copies whose agent is connected here: brings together who wants a copy and the stream that the agent opens for it. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { abortable } from "../../kit/abortable.ts";
 import { within } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
@@ -9,7 +10,6 @@ import type {
   StreamTransferResponseSchema,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { OpenTransfer, TransferPart } from "../ports/transfers.ts";
-import { abortable } from "./abortable.ts";
 import type { AgentLink } from "./agent-link.ts";
 import type { HandDeps } from "./deps.ts";
 

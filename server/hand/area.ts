@@ -6,6 +6,7 @@ import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { HandControl } from "../ports/hand-control.ts";
 import { type HandsForPeers, NO_PEERS, type Peers } from "../ports/peers.ts";
+import { NO_TUNNELS } from "../ports/tunnels.ts";
 import { AgentConnections } from "./agent-connections.ts";
 import { createHandAgentService } from "./agent-service.ts";
 import { AgentTransfers } from "./agent-transfers.ts";
@@ -30,7 +31,9 @@ import { Sweeper } from "./sweeper.ts";
 import { checkHandTiming, HAND_TIMING, type HandTiming } from "./timing.ts";
 import { ToolLists } from "./tool-lists.ts";
 
-export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver" | "peers"> {
+export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver" | "peers" | "tunnels"> {
+  /** Not set: sandboxes reach no proxy. */
+  readonly tunnels?: HandDeps["tunnels"];
   /** Not set: hand agents of other replicas are out of reach. */
   readonly peers?: Peers;
   readonly timing?: Partial<HandTiming>;
@@ -57,8 +60,8 @@ export interface HandArea extends Area {
 export function createHandArea(options: HandAreaOptions): HandArea {
   const timing = { ...HAND_TIMING, ...options.timing };
   checkHandTiming(timing);
-  const { peers = NO_PEERS, defaultDriver = "process" } = options;
-  const deps: HandDeps = { ...options, timing, peers, defaultDriver };
+  const { peers = NO_PEERS, defaultDriver = "process", tunnels = () => NO_TUNNELS } = options;
+  const deps: HandDeps = { ...options, timing, peers, tunnels, defaultDriver };
   const { clock, log } = deps;
   const connections = new AgentConnections();
   const links = new ReachableAgents(deps, connections);

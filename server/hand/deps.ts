@@ -4,6 +4,7 @@ import type { Logger } from "../../kit/log.ts";
 import type { MemorySync } from "../ports/memory.ts";
 import type { Peers } from "../ports/peers.ts";
 import type { SessionLog } from "../ports/session-log.ts";
+import type { TunnelStreams } from "../ports/tunnels.ts";
 import type { Store } from "../store/store.ts";
 import type { HandTiming } from "./timing.ts";
 
@@ -17,6 +18,7 @@ export interface HandDeps {
   readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
   /** The other replicas of the server. */
   readonly peers: Peers;
+  readonly tunnels: () => Pick<TunnelStreams, "fromAgent">;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly timing: HandTiming;

@@ -1,12 +1,12 @@
 /** Runs calls at most once: finds the hand, binds, sends, and follows to the one result (X1–X3). */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { abortable } from "../../kit/abortable.ts";
 import { TendonError } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import { type ExecutionResult, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecuteResponseSchema } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Bound, CallRecord, Concluded, ExecutionRecord } from "../store/executions.ts";
 import type { HandRecord, LeaseClaim } from "../store/hands.ts";
-import { abortable } from "./abortable.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import { agentOffline, noHand, noHandInSlot, tooManyHands, unknownTool } from "./call-failures.ts";
 import type { ClaimedCall } from "./call-orders.ts";

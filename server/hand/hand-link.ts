@@ -1,7 +1,8 @@
 /** Finds the connection of a hand's agent, and waits a while for one that is away. */
+
+import { abortable } from "../../kit/abortable.ts";
 import { TendonError } from "../../kit/errors.ts";
 import type { HandRecord } from "../store/hands.ts";
-import { abortable } from "./abortable.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import type { HandDeps } from "./deps.ts";
 import type { Provisioner } from "./provisioner.ts";

@@ -88,6 +88,10 @@ export class PeerDirectory implements Peers, Service {
     return this.find(request.replicaId).askProxy(request);
   }
 
+  async tunnel(request: Parameters<Peers["tunnel"]>[0]) {
+    return this.find(request.replicaId).tunnel(request);
+  }
+
   async transfer(request: PeerTransfer) {
     return this.find(request.replicaId).transfer(request);
   }

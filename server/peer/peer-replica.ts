@@ -8,9 +8,11 @@ import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { ProxyAnswer } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { PeerCommand, Peers, PeerTransfer } from "../ports/peers.ts";
 import type { OpenTransfer } from "../ports/transfers.ts";
+import type { FarEnd } from "../ports/tunnels.ts";
 import { Announcer } from "./announcer.ts";
 import { NoticeQueue } from "./notice-queue.ts";
 import { openPeerTransfer } from "./peer-transfer.ts";
+import { openPeerTunnel } from "./peer-tunnel.ts";
 import { PreviewQueue } from "./preview-queue.ts";
 
 export interface PeerReplicaOptions extends Omit<DialOptions, "clock"> {
@@ -92,6 +94,11 @@ export class PeerReplica {
   /** A replica that does not answer is UNAVAILABLE. */
   transfer(request: PeerTransfer): Promise<OpenTransfer> {
     return openPeerTransfer(this.client(), request, this.options.clock);
+  }
+
+  /** A replica that does not answer is UNAVAILABLE. */
+  tunnel({ wanted, signal }: Omit<Parameters<Peers["tunnel"]>[0], "replicaId">): Promise<FarEnd> {
+    return openPeerTunnel(this.client(), wanted, signal, this.options.clock);
   }
 
   async askProxy({ ask, timeoutMs, signal }: Parameters<Peers["askProxy"]>[0]): Promise<ProxyAnswer> {

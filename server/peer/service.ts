@@ -1,5 +1,5 @@
 /** PeerService: what other replicas ask of this one. Nothing is passed on to a third (one hop at most). */
-import { invalidField, TendonError } from "../../kit/errors.ts";
+import { invalidField } from "../../kit/errors.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type {
@@ -10,11 +10,13 @@ import type {
   ForwardPreviewsRequest,
   ForwardProxyAskRequest,
   ForwardTransferRequest,
+  ForwardTunnelRequest,
   PeerNotice,
   PeerService,
 } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { HandsForPeers, SessionsForPeers } from "../ports/peers.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { TunnelStreams } from "../ports/tunnels.ts";
 import type { Interests } from "./interests.ts";
 import { WIRE_SPARE_MS } from "./peer-replica.ts";
 
@@ -22,6 +24,7 @@ export interface PeerServiceDeps {
   readonly hands: () => HandsForPeers;
   readonly sessions: () => SessionsForPeers;
   readonly proxies: () => Pick<ProxyDirectory, "forgetSession" | "askHere">;
+  readonly tunnels: () => Pick<TunnelStreams, "fromPeer">;
   /** A holder on this replica, if there is one, is told that its lease is over. */
   readonly loseLease: (sessionId: string, detail: string) => void;
   readonly interests: Interests;
@@ -54,9 +57,8 @@ export class PeerServiceHandler implements ServiceImplementation<typeof PeerServ
     return this.deps.hands().transfer(requests, context.signal);
   }
 
-  // biome-ignore lint/correctness/useYield: there is no tunnel to carry yet
-  async *forwardTunnel(): AsyncGenerator<never> {
-    throw new TendonError("NOT_FOUND", "this replica holds no end of such a tunnel");
+  forwardTunnel(requests: AsyncIterable<ForwardTunnelRequest>, context: RpcContext) {
+    return this.deps.tunnels().fromPeer(requests, context);
   }
 
   async forwardPreviews({ sessionId, previews }: ForwardPreviewsRequest) {

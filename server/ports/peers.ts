@@ -17,6 +17,7 @@ import type {
 import type { ProxyAnswer } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { AskOptions, ProxyAsk } from "./proxy-directory.ts";
 import type { OpenTransfer } from "./transfers.ts";
+import type { FarEnd, FarEndWanted } from "./tunnels.ts";
 
 export type PeerNoticeKind = NonNullable<MessageInitShape<typeof PeerNoticeSchema>["kind"]>;
 
@@ -56,6 +57,15 @@ export interface Peers {
    * nothing has begun.
    */
   transfer(request: PeerTransfer): Promise<OpenTransfer>;
+  /**
+   * Opens the end of a tunnel that is connected to the replica. NOT_CONFIGURED when no proxy is, NO_HAND_AGENT when it
+   * does not hold that agent, UNAVAILABLE, DEADLINE_EXCEEDED; else as what is asked. `signal` ends it, also once it is open.
+   */
+  tunnel(request: {
+    readonly replicaId: string;
+    readonly wanted: FarEndWanted;
+    readonly signal: AbortSignal;
+  }): Promise<FarEnd>;
   /** Asks a proxy that is connected to the replica. NOT_CONFIGURED when none is, UNAVAILABLE, DEADLINE_EXCEEDED. */
   askProxy(
     request: AskOptions & { readonly replicaId: string; readonly ask: ProxyAsk },
@@ -75,6 +85,7 @@ export const NO_PEERS: Peers = {
   standing: () => "silent",
   command: () => Promise.reject(new Error("there are no peers")),
   transfer: () => Promise.reject(new Error("there are no peers")),
+  tunnel: () => Promise.reject(new Error("there are no peers")),
   askProxy: () => Promise.reject(new Error("there are no peers")),
   follow: () => {
     throw new Error("there are no peers");

@@ -6,6 +6,7 @@ import type {
   ProxyAnswer,
   SealingKey,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { AskedProxy, TunnelAsk } from "./tunnels.ts";
 
 type Ask<M> = Omit<M, "$typeName" | "$unknown" | "askId">;
 
@@ -31,6 +32,13 @@ export interface ProxyDirectory {
   ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
   /** The same for those of this replica alone; for other replicas. */
   askHere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer>;
+  /**
+   * Asks one of the proxies that are connected to this replica, and may serve the workspace, to open its end of a tunnel;
+   * undefined when there is none. They come in turns.
+   */
+  askTunnelHere(ask: TunnelAsk): AskedProxy | undefined;
+  /** Other replicas to which proxies are connected, as of the last few seconds. */
+  holders(): readonly string[];
   /** The key that secrets are sealed to now; undefined while no proxy has ever published one. */
   currentSealingKey(): Promise<PublicSealingKey | undefined>;
   /** Public keys that the proxies of this replica want secrets sealed to: one list a proxy, its newest key first. */

@@ -3,7 +3,7 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { type Clock, within } from "../../kit/clock.ts";
-import { TendonError } from "../../kit/errors.ts";
+import { REASONS, type Reason, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { Outbox } from "../../kit/outbox.ts";
 import type {
@@ -14,6 +14,7 @@ import type {
   SealingKey,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { AskOptions, ProxyAsk } from "../ports/proxy-directory.ts";
+import type { AskedProxy, TunnelAsk } from "../ports/tunnels.ts";
 
 type Outgoing = MessageInitShape<typeof ProxyServiceConnectResponseSchema>;
 export type ProxyWelcomeInit = Exclude<MessageInitShape<typeof ProxyWelcomeSchema>, { $typeName: string }>;
@@ -25,6 +26,10 @@ interface Waiting {
 
 /** Questions that one proxy has not answered yet. */
 const MAX_ASKED = 500;
+
+/** For a proxy to say whether it takes a tunnel. */
+const TUNNEL_ANSWER_MS = 10_000;
+const PROXY = { part: "proxy" };
 
 /** A proxy that is further behind is cut off and starts anew. */
 const MAX_QUEUED = 1_000;
@@ -45,7 +50,11 @@ export class ProxyConnection {
   private received = 0n;
   private sent = 0n;
 
-  constructor({ instanceId, url, sealingKeys }: ProxyHello, nowMs: number) {
+  /** The workspace that its key is for; undefined: all of the installation. */
+  readonly serves: string | undefined;
+
+  constructor({ instanceId, url, sealingKeys }: ProxyHello, nowMs: number, serves?: string) {
+    this.serves = serves;
     this.instanceId = instanceId;
     this.url = url;
     this.sealingKeys = sealingKeys;
@@ -90,8 +99,7 @@ export class ProxyConnection {
   ): Promise<ProxyAnswer> {
     if (this.asked.size >= MAX_ASKED) throw new TendonError("LIMIT_EXCEEDED", "the proxy has too much to do");
     const askId = newId("request");
-    const answer = new Promise<ProxyAnswer>((resolve, reject) => this.asked.set(askId, { resolve, reject }));
-    answer.catch(() => {});
+    const answer = this.answerTo(askId);
     const giveUp = () =>
       this.settle(askId)?.reject(new TendonError("CANCELLED", "nobody waits for the answer any more"));
     signal?.addEventListener("abort", giveUp, { once: true });
@@ -108,6 +116,32 @@ export class ProxyConnection {
       signal?.removeEventListener("abort", giveUp);
       this.settle(askId);
     }
+  }
+
+  /** Asks for the proxy's end of a tunnel; its answer has the tunnel's id. */
+  askTunnel(ask: TunnelAsk, clock: Clock): AskedProxy {
+    return { instanceId: this.instanceId, accepted: this.whenAccepted(ask, clock) };
+  }
+
+  private async whenAccepted(ask: TunnelAsk, clock: Clock): Promise<void> {
+    if (this.asked.size >= MAX_ASKED) throw new TendonError("LIMIT_EXCEEDED", "the proxy has too much to do");
+    const { tunnelId } = ask;
+    const answer = this.answerTo(tunnelId);
+    try {
+      if (!this.outbox.push({ kind: { case: "tunnel", value: ask } })) throw gone();
+      const late = () => new TendonError("DEADLINE_EXCEEDED", "the proxy did not answer in time", PROXY);
+      const { reason, message } = await within(clock, TUNNEL_ANSWER_MS, answer, late);
+      if (reason === "") return;
+      throw new TendonError(isReason(reason) ? reason : "UNAVAILABLE", message, PROXY);
+    } finally {
+      this.settle(tunnelId);
+    }
+  }
+
+  private answerTo(askId: string): Promise<ProxyAnswer> {
+    const answer = new Promise<ProxyAnswer>((resolve, reject) => this.asked.set(askId, { resolve, reject }));
+    answer.catch(() => {});
+    return answer;
   }
 
   /** Answers that nobody waits for any more are dropped. */
@@ -136,6 +170,10 @@ export class ProxyConnection {
   closed(): void {
     for (const askId of [...this.asked.keys()]) this.settle(askId)?.reject(gone());
   }
+}
+
+function isReason(text: string): text is Reason {
+  return Object.hasOwn(REASONS, text);
 }
 
 function gone(): TendonError {

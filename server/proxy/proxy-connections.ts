@@ -9,6 +9,7 @@ import type { ProxyAnswer, SealingKey } from "../../proto/gen/tendon/v1/proxy_se
 import type { Peers } from "../ports/peers.ts";
 import type { AskOptions, ProxyAsk, ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
+import type { AskedProxy, TunnelAsk } from "../ports/tunnels.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import type { ProxyConnection } from "./proxy-connection.ts";
 import { chooseKey } from "./sealing-key-choice.ts";
@@ -36,7 +37,7 @@ export class ProxyConnections implements ProxyDirectory, Service {
   private readonly open = new Set<ProxyConnection>();
   private elsewhere: readonly string[] = [];
   /** Other replicas to which proxies are connected. */
-  private holders: readonly string[] = [];
+  private otherHolders: readonly string[] = [];
   private ownUrls: readonly string[] = [];
   private sealingKeyId = "";
   private stopLooking: (() => void) | undefined;
@@ -97,6 +98,16 @@ export class ProxyConnections implements ProxyDirectory, Service {
     return connection.ask(ask, this.deps.clock, options);
   }
 
+  askTunnelHere(ask: TunnelAsk): AskedProxy | undefined {
+    const serving = [...this.open].filter(({ serves }) => serves === undefined || serves === ask.workspaceId);
+    this.next += 1;
+    return serving[this.next % serving.length]?.askTunnel(ask, this.deps.clock);
+  }
+
+  holders(): readonly string[] {
+    return this.otherHolders;
+  }
+
   sealingKeys(): readonly (readonly SealingKey[])[] {
     return [...this.open].map(({ sealingKeys }) => sealingKeys);
   }
@@ -130,7 +141,7 @@ export class ProxyConnections implements ProxyDirectory, Service {
   }
 
   private async askElsewhere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
-    for (const replicaId of this.holders) {
+    for (const replicaId of this.otherHolders) {
       try {
         return await this.deps.peers().askProxy({ replicaId, ask, ...options });
       } catch (error) {
@@ -145,7 +156,7 @@ export class ProxyConnections implements ProxyDirectory, Service {
     const { replicaId, replicas } = this.deps;
     const found = await replicas.proxyUrls();
     this.elsewhere = found.proxies.map(({ url }) => url);
-    this.holders = [...new Set(found.proxies.map((proxy) => proxy.replicaId))].filter(
+    this.otherHolders = [...new Set(found.proxies.map((proxy) => proxy.replicaId))].filter(
       (id) => id !== replicaId,
     );
     this.ownUrls = [...new Set([...this.elsewhere, ...found.peers])].sort();

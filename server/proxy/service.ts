@@ -10,6 +10,8 @@ import type {
   ProxyService,
   ProxyServiceConnectRequest,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import { principalOf, scopeOf } from "../ports/principal.ts";
+import type { TunnelStreams } from "../ports/tunnels.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import { ProxyConnection } from "./proxy-connection.ts";
 import { HEARTBEAT_EVERY_MS, HEARTBEAT_TIMEOUT_MS, type ProxyConnections } from "./proxy-connections.ts";
@@ -18,6 +20,7 @@ import { checkHello } from "./rules.ts";
 export interface ProxyDeps {
   readonly connections: ProxyConnections;
   readonly replicas: Pick<ReplicaStore, "proxyConnected" | "proxyGone">;
+  readonly tunnels: () => Pick<TunnelStreams, "fromProxy" | "proxyGone">;
   readonly replicaId: string;
   readonly clock: Clock;
   readonly log: Logger;
@@ -38,7 +41,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     if (first.done || first.value.kind.case !== "hello") {
       throw invalidField("kind", "the first message must be hello");
     }
-    const connection = await this.welcome(first.value.kind.value);
+    const connection = await this.welcome(first.value.kind.value, scopeOf(principalOf(context)));
     const { clock, connections, replicas, replicaId, log } = this.deps;
     // Both directions end together: the reader's end closes the outbox, whose end ends this generator.
     const reading = this.readAll(connection, iterator).then(
@@ -56,6 +59,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
       stopBeating();
       connection.end();
       connection.closed();
+      if (!this.draining) this.deps.tunnels().proxyGone(connection.instanceId);
       void reading;
       if (connections.remove(connection)) {
         await replicas
@@ -65,12 +69,8 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     }
   }
 
-  // biome-ignore lint/correctness/useYield: there is no tunnel to carry yet
-  async *openTunnel(
-    _requests: AsyncIterable<OpenTunnelRequest>,
-    _context: RpcContext,
-  ): AsyncGenerator<never> {
-    throw new TendonError("NOT_CONFIGURED", "this server carries no tunnels");
+  openTunnel(requests: AsyncIterable<OpenTunnelRequest>, context: RpcContext) {
+    return this.deps.tunnels().fromProxy(requests, context);
   }
 
   /** No new proxies; those that are here are told to connect elsewhere. */
@@ -79,12 +79,12 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     this.deps.connections.drain(graceMs);
   }
 
-  private async welcome(hello: ProxyHello): Promise<ProxyConnection> {
+  private async welcome(hello: ProxyHello, serves: string | undefined): Promise<ProxyConnection> {
     checkHello(hello);
     const { clock, connections, replicas, replicaId } = this.deps;
     const { instanceId, build, url, sealingKeys } = hello;
     await replicas.proxyConnected({ instanceId, replicaId, build, url, sealingKeys });
-    const connection = new ProxyConnection(hello, clock.monotonicMs());
+    const connection = new ProxyConnection(hello, clock.monotonicMs(), serves);
     await connections.add(connection);
     return connection;
   }

@@ -102,6 +102,8 @@ export interface CredentialStore {
   session(sessionId: string): Promise<ResolvedSession | undefined>;
   /** The first by the session's vaults in their order, and within one by these destinations in theirs. */
   resolve(sessionId: string, destinations: readonly string[]): Promise<StoredCredential | undefined>;
+  /** The session's live variable credentials, of each name the first by its vaults in their order; at most 320. */
+  variables(sessionId: string): Promise<StoredCredential[]>;
   /** Undefined when there is none. `epoch`, `now` and all times are the database's. */
   claimRefresh(claim: {
     credentialId: string;

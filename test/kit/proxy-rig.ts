@@ -7,12 +7,12 @@ import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
-import { createParts, type ProxyParts } from "../../mcp-proxy/parts.ts";
+import { createParts, type PartsDeps, type ProxyParts } from "../../mcp-proxy/parts.ts";
 import { loadSealingKeys, type SealingKeys } from "../../mcp-proxy/sealing-key.ts";
 import { ServerLink } from "../../mcp-proxy/server-link.ts";
 import { eventually } from "./eventually.ts";
 
-export interface TestProxy extends Pick<ProxyParts, "credentials" | "fetch" | "asks"> {
+export interface TestProxy extends Pick<ProxyParts, "credentials" | "fetch" | "asks" | "tunnels"> {
   readonly keys: SealingKeys;
   stop(): Promise<void>;
 }
@@ -27,6 +27,8 @@ export interface TestProxyOptions {
   readonly deny?: string[];
   /** What harnesses would be told; nothing listens there. */
   readonly proxyUrl?: string;
+  /** For connections out of sandboxes, in place of the proxy's own. */
+  readonly handlers?: PartsDeps["handlers"];
 }
 
 /** New keys, newest first. */
@@ -46,7 +48,15 @@ export async function newSealingKeys(count = 1): Promise<SealingKeys> {
 
 /** Resolves once the server has taken it in. */
 export async function startProxy(options: TestProxyOptions): Promise<TestProxy> {
-  const { url, key, keys, destinations = "changeable", deny = [], proxyUrl = "http://127.0.0.1:1" } = options;
+  const {
+    url,
+    key,
+    keys,
+    destinations = "changeable",
+    deny = [],
+    proxyUrl = "http://127.0.0.1:1",
+    handlers,
+  } = options;
   const log = createLogger("test", "silent");
   const connection = dial({ url, token: () => key, proxy: {} });
   const config = {
@@ -57,7 +67,15 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     TENDON_PROXY_DESTINATIONS: destinations,
     TENDON_PROXY_UPSTREAM_CA_FILE: undefined,
   };
-  const parts = createParts({ config, keys, connection, port: undefined, clock: systemClock, log });
+  const parts = createParts({
+    config,
+    keys,
+    connection,
+    port: undefined,
+    clock: systemClock,
+    log,
+    ...(handlers && { handlers }),
+  });
   const link = new ServerLink({
     connection,
     hello: {
@@ -69,7 +87,8 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     },
     asks: parts.asks,
     onWelcome: (welcome) => parts.welcomed(welcome),
-    onForgetSession: () => {},
+    onTunnel: (ask) => parts.tunnels.asked(ask),
+    onForgetSession: (sessionId) => parts.tunnels.forgetSession(sessionId),
     clock: systemClock,
     log,
   });

@@ -17,6 +17,7 @@ const AREAS = [
   "admin",
   "peer",
   "proxy",
+  "tunnel",
 ];
 
 interface Rule {

@@ -11,6 +11,7 @@ type Uses = Pick<
   CredentialStore,
   | "session"
   | "resolve"
+  | "variables"
   | "claimRefresh"
   | "storeRefreshed"
   | "endRefresh"
@@ -23,6 +24,8 @@ const FRESH_FOR_MS = 60_000;
 /** Threads have the vaults of their root. */
 const SESSION_WITH_ROOT =
   "from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)";
+/** Twenty credentials in each of sixteen vaults. */
+const MAX_VARIABLES = 320;
 /** How soon whoever waits for another's refresh should ask again. */
 const ASK_AGAIN_MS = 150;
 const FIRST_PAUSE_MS = 5_000;
@@ -55,6 +58,19 @@ export function credentialUses(pool: Pool): Uses {
         [sessionId, destinations],
       );
       return rows[0] && toStored(rows[0]);
+    },
+    async variables(sessionId) {
+      const { rows } = await pool.query<CredentialRow>(
+        `select distinct on (c.destination) ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
+         cross join lateral unnest(r.vault_ids) with ordinality as wanted (vault_id, place)
+         join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
+         join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
+           and c.archived_at is null and c.sealed is not null and c.destination like 'variable %'
+         where s.session_id = $1
+         order by c.destination, wanted.place limit ${MAX_VARIABLES}`,
+        [sessionId],
+      );
+      return rows.map(toStored);
     },
     claimRefresh: (claim) => inTransaction(pool, (transaction) => claimRefresh(transaction, claim)),
     storeRefreshed: (refreshed) =>
