@@ -18,6 +18,7 @@ test.each([
   ["https://[2001:DB8::1]/mcp", "https://[2001:db8::1]/mcp"],
   ["http://2130706433/mcp", "http://127.0.0.1/mcp"],
   ["hand-agent://Build/mcp/", "hand-agent://build/mcp"],
+  ["hand-agent://build/MCP.corp:443/a/", "hand-agent://build/mcp.corp/a"],
 ])("the server URL %s is %s", (text, normal) => {
   expect(normaliseServerUrl(text)).toBe(normal);
   expect(normaliseServerUrl(normal)).toBe(normal);
@@ -27,6 +28,8 @@ test.each([
   "a.example.com/mcp",
   "ftp://a.example.com",
   "https://user@a.example.com",
+  "hand-agent+http://build/mcp.corp/a",
+  "hand-agent://build/",
   "https://:password@a.example.com",
   "https://a.example.com/#",
   "https://a.example.com/#part",

@@ -3,15 +3,20 @@
  * the sealed text. Equal means equal: another path, port or subdomain is another destination, and gets nothing.
  */
 import type { CredentialUse } from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import { normaliseHandAgentUrl, parseHandAgentUrl } from "../network/hand-agent-url.ts";
 
-const SERVER_SCHEMES = new Set(["http:", "https:", "hand-agent:"]);
+const SERVER_SCHEMES = new Set(["http:", "https:"]);
 const MAX_GIT_PARTS = 16;
 
 /**
  * Scheme and host in lower case, no default port, no slash at the end. Undefined for what is no such URL, or holds a user, a
- * password or a fragment.
+ * password or a fragment; and for plain HTTP behind a hand agent, where a secret would be read on the way.
  */
 export function normaliseServerUrl(text: string): string | undefined {
+  const behindHandAgent = parseHandAgentUrl(text);
+  if (behindHandAgent !== undefined) {
+    return behindHandAgent.isSecure ? normaliseHandAgentUrl(text) : undefined;
+  }
   const url = usableUrl(text);
   if (url === undefined || !SERVER_SCHEMES.has(url.protocol)) return undefined;
   return `${url.protocol}//${url.host.toLowerCase()}${url.pathname.replace(/\/+$/, "")}${url.search}`;
@@ -67,7 +72,12 @@ export function gitDestinations(repositoryUrl: string): string[] | undefined {
   return [...prefixes.reverse(), origin].map(gitDestination);
 }
 
-/** Host, with its port where it is none of the usual, as the audit log names a destination; empty for what is no URL. */
+/**
+ * Host, with its port where it is none of the usual, as the audit log names a destination; behind a hand agent
+ * `<pool>/<host>`. Empty for what is no URL.
+ */
 export function hostOf(url: string): string {
+  const behindHandAgent = parseHandAgentUrl(url);
+  if (behindHandAgent !== undefined) return `${behindHandAgent.pool}/${new URL(behindHandAgent.url).host}`;
   return URL.canParse(url) ? new URL(url).host : "";
 }

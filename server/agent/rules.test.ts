@@ -104,6 +104,8 @@ test("an MCP server's URL is https, through a hand agent, or on this machine, an
   for (const url of [
     "https://a.example/mcp?x=1",
     "hand-agent://lab/mcp",
+    "hand-agent://lab/mcp.corp:8443/v1?x=1",
+    "hand-agent+http://lab/10.1.2.3:8080/mcp",
     "http://127.0.0.1:9/",
     "http://[::1]/",
   ]) {
@@ -116,6 +118,9 @@ test("an MCP server's URL is https, through a hand agent, or on this machine, an
     "ftp://a.example",
     "https://u:p@a.example",
     "hand-agent:///x",
+    "hand-agent://lab",
+    "hand-agent://u:p@lab/mcp",
+    "hand-agent+http://lab/mcp#x",
   ];
   for (const url of bad) expect(field(url)).toBe("spec.mcp_servers[0].url");
 });

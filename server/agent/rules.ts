@@ -1,5 +1,6 @@
 /** What an agent may be, beyond what the proto's own rules say. Errors name the field's path in the request. */
 import { invalidField } from "../../kit/errors.ts";
+import { isHandAgentUrl, parseHandAgentUrl } from "../../kit/network/hand-agent-url.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { BRAIN_TOOL_NAMES } from "./brain-tool-names.ts";
@@ -33,10 +34,20 @@ function checkMcpServers(servers: readonly McpServer[]): void {
 }
 
 function checkMcpUrl(path: string, text: string): void {
+  if (isHandAgentUrl(text)) {
+    if (parseHandAgentUrl(text) !== undefined) return;
+    throw invalidField(
+      path,
+      "must be hand-agent://<pool>/<host>[:port]/<path>, or hand-agent+http:// for plain HTTP there; without user, password and fragment",
+    );
+  }
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const local = url?.protocol === "http:" && LOOPBACK.has(url.hostname);
-  if (url === undefined || !(url.protocol === "https:" || url.protocol === "hand-agent:" || local)) {
-    throw invalidField(path, "must be https://… or hand-agent://<pool>/…; http:// only on this machine");
+  if (url === undefined || !(url.protocol === "https:" || local)) {
+    throw invalidField(
+      path,
+      "must be https://… or hand-agent://<pool>/<host>/…; http:// only on this machine",
+    );
   }
   if (url.hostname === "") throw invalidField(path, "names no host");
   if (url.username !== "" || url.password !== "") {

@@ -58,7 +58,9 @@ export function checkUse(use: CredentialUse | undefined): { use: CredentialUse; 
   if (destination !== undefined) return { use: checked, destination };
   const field = kind.case === "git" ? "use.git.url" : `use.${snake(kind.case ?? "kind")}.server_url`;
   const problem =
-    kind.case === "git" ? "https://host or https://host/owner/repository" : "http(s)://… or hand-agent://…";
+    kind.case === "git"
+      ? "https://host or https://host/owner/repository"
+      : "http(s)://… or hand-agent://<pool>/<host>/…";
   throw invalidField(field, `must be ${problem}, without user, password, fragment and spaces`);
 }
 
