@@ -4,8 +4,23 @@ import { agentRoutes } from "./agents/agents.ts";
 import type { ApiRoute } from "./api-route.ts";
 import { environmentRoutes } from "./environments/environments.ts";
 import { eventRoutes } from "./events/events.ts";
+import { memoryRoutes } from "./memory/memories.ts";
+import { memoryStoreRoutes } from "./memory/memory-stores.ts";
+import { memoryVersionRoutes } from "./memory/memory-versions.ts";
 import { sessionRoutes } from "./sessions/sessions.ts";
+import { credentialRoutes } from "./vaults/credentials.ts";
+import { vaultRoutes } from "./vaults/vaults.ts";
 
 export function apiRoutes(clock: Clock): ApiRoute[] {
-  return [...agentRoutes(), ...environmentRoutes(), ...sessionRoutes(clock), ...eventRoutes(clock)];
+  return [
+    ...agentRoutes(),
+    ...environmentRoutes(),
+    ...sessionRoutes(clock),
+    ...eventRoutes(clock),
+    ...vaultRoutes(),
+    ...credentialRoutes(clock),
+    ...memoryStoreRoutes(),
+    ...memoryRoutes(),
+    ...memoryVersionRoutes(),
+  ];
 }
