@@ -13,6 +13,9 @@ beforeAll(async () => {
   api = await startFakeMessagesApi({
     script: ({ messages }) => {
       const last = JSON.stringify(messages.at(-1));
+      if (last.includes("make a thread"))
+        return turn([toolUse("thread_create", { agent: "self", message: "be the child" })]);
+      if (last.includes("works on it")) return turn([toolUse("thread_wait", {})]);
       if (!last.includes("run it")) return turn([text("Hello from the model.")]);
       return turn([toolUse("bash", { command: "echo made by $((40 + 2))" })]);
     },
@@ -141,6 +144,48 @@ describe("the event stream", () => {
     const types: string[] = [];
     for await (const { type } of stream) types.push(type);
     expect(types.at(-1)).toBe("session.deleted");
+  });
+});
+
+describe("threads over HTTP", () => {
+  it("are listed below their session with the primary one, have events of their own, and are archived", async () => {
+    const tools = [TOOLSET, { type: "tendon_brain_toolset", names: ["thread_create", "thread_wait"] }];
+    const agent = await client.beta.agents.create({
+      name: "lead",
+      model: "claude-test",
+      tools: tools as never,
+      multiagent: { type: "coordinator", agents: [{ type: "self" }] },
+    });
+    const environment = await client.beta.environments.create({ name: `env ${agent.id}` });
+    const session = await client.beta.sessions.create({
+      agent: agent.id,
+      environment_id: environment.id,
+      initial_events: [say("make a thread")],
+    });
+    const path = `/v1/sessions/${session.id}/events/stream`;
+    const frames = await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
+    expect(frames.map(({ event }) => event)).toContain("session.thread_created");
+    expect(frames.filter(({ event }) => event === "session.status_idle")).toHaveLength(1);
+    expect(frames.at(-1)!.data).toContain('"end_turn"');
+    const threads = (await client.beta.sessions.threads.list(session.id)).data;
+    expect(threads).toMatchObject([
+      { type: "session_thread", session_id: session.id, parent_thread_id: null, status: "idle" },
+      {
+        type: "session_thread",
+        session_id: session.id,
+        parent_thread_id: threads[0]!.id,
+        agent: { name: "lead" },
+      },
+    ]);
+    const child = threads[1]!.id;
+    const events = (await client.beta.sessions.threads.events.list(child, { session_id: session.id })).data;
+    expect(JSON.stringify(events)).toContain("be the child");
+    const retrieved = await client.beta.sessions.threads.retrieve(child, { session_id: session.id });
+    expect({ ...retrieved, stats: null }).toEqual({ ...threads[1], stats: null });
+    const archived = await client.beta.sessions.threads.archive(child, { session_id: session.id });
+    expect(archived.status).toBe("terminated");
+    const other = client.beta.sessions.threads.retrieve(child, { session_id: (await newSession()).id });
+    await expect(other).rejects.toMatchObject({ status: 404 });
   });
 });
 

@@ -8,6 +8,7 @@ import { memoryRoutes } from "./memory/memories.ts";
 import { memoryStoreRoutes } from "./memory/memory-stores.ts";
 import { memoryVersionRoutes } from "./memory/memory-versions.ts";
 import { sessionRoutes } from "./sessions/sessions.ts";
+import { threadRoutes } from "./threads/threads.ts";
 import { credentialRoutes } from "./vaults/credentials.ts";
 import { vaultRoutes } from "./vaults/vaults.ts";
 
@@ -17,6 +18,7 @@ export function apiRoutes(clock: Clock): ApiRoute[] {
     ...environmentRoutes(),
     ...sessionRoutes(clock),
     ...eventRoutes(clock),
+    ...threadRoutes(clock),
     ...vaultRoutes(),
     ...credentialRoutes(clock),
     ...memoryStoreRoutes(),

@@ -11,7 +11,9 @@ const HIDDEN_PREFIX = "brain.";
 const AT_ONCE = new Set(["user.define_outcome", "user.custom_tool_result", "user.tool_result"]);
 const WRITTEN_BY_PLATFORM = new Set(["agent", "session", "span", "hand", "workflow_run"]);
 
-export function isShown({ type }: Pick<Event, "type">): boolean {
+/** A session that waits for its threads is not idle to clients of this API: something of it works. */
+export function isShown({ type, payload }: Pick<Event, "type" | "payload">): boolean {
+  if (type === "session.status_idle") return !payload.includes('"waiting_for_threads"');
   return !type.startsWith(HIDDEN_PREFIX);
 }
 

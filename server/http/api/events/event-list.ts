@@ -13,9 +13,8 @@ const MOST = 1000;
 const MAX_PAGE_CHARS = 32 * 1024 * 1024;
 const MAX_TYPES = 64;
 
-/** JSON text of a page. */
-export async function eventPageText({ services, params, query }: ApiCall): Promise<string> {
-  const sessionId = params.session_id!;
+/** JSON text of a page of the log of a session, or of a thread. */
+export async function eventPageText({ services, query }: ApiCall, sessionId: string): Promise<string> {
   const isDescending = orderOf(query) === "desc";
   const types = valuesOf(query, "types");
   if (types.length > MAX_TYPES) throw invalidField("types", `at most ${MAX_TYPES} are asked for at once`);

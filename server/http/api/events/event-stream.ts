@@ -29,10 +29,11 @@ const MAX_FORMING = 64;
 
 const { method } = SessionService;
 
-export async function streamEvents(call: ApiCall, clock: Clock): Promise<void> {
+/** Of a session, or of a thread. */
+export async function streamEvents(call: ApiCall, sessionId: string, clock: Clock): Promise<void> {
   const previews = deltaTypes(call.query);
-  const after = await cursorOf(call);
-  await new EventStream(call, previews, clock).run(after);
+  const after = await cursorOf(call, sessionId);
+  await new EventStream(call, sessionId, previews, clock).run(after);
 }
 
 class EventStream {
@@ -44,10 +45,10 @@ class EventStream {
 
   private readonly clock: Clock;
 
-  constructor(call: ApiCall, previews: ReadonlySet<string>, clock: Clock) {
+  constructor(call: ApiCall, sessionId: string, previews: ReadonlySet<string>, clock: Clock) {
     this.clock = clock;
     this.call = call;
-    this.sessionId = call.params.session_id!;
+    this.sessionId = sessionId;
     this.response = call.exchange.response;
     this.previews = previews;
   }
@@ -179,7 +180,7 @@ function deltaTypes(query: URLSearchParams): ReadonlySet<string> {
 }
 
 /** Position after which to tell; -1 for a live tail. */
-async function cursorOf({ exchange, query, services, params }: ApiCall): Promise<bigint> {
+async function cursorOf({ exchange, query, services }: ApiCall, sessionId: string): Promise<bigint> {
   const header = exchange.request.headers["last-event-id"];
   const after = query.get("after");
   if (after === null) {
@@ -188,7 +189,7 @@ async function cursorOf({ exchange, query, services, params }: ApiCall): Promise
     throw invalidField("Last-Event-ID", "is no id of a frame of this stream");
   }
   const request = {
-    sessionId: params.session_id!,
+    sessionId,
     beforeEventId: after,
     limit: 1,
     order: EventOrder.DESCENDING,

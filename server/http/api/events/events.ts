@@ -16,14 +16,14 @@ export function eventRoutes(clock: Clock): ApiRoute[] {
     {
       method: "GET",
       path,
-      handle: async (call) => ({ text: await eventPageText(call) }),
+      handle: async (call) => ({ text: await eventPageText(call, call.params.session_id!) }),
     },
     { method: "POST", path, handle: async (call) => ({ text: await sendEvents(call) }) },
     {
       method: "GET",
       path: `${path}/stream`,
       async handle(call) {
-        await streamEvents(call, clock);
+        await streamEvents(call, call.params.session_id!, clock);
         return { written: true };
       },
     },

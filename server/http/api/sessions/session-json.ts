@@ -6,6 +6,7 @@ import {
   type Session,
   type SessionResource,
   SessionStatus,
+  StopReason,
   type Usage,
 } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionAgentJson } from "../agents/agent-json.ts";
@@ -15,14 +16,11 @@ const NANO_USD_PER_CENT = 10_000_000n;
 
 export function sessionJson(session: Session, nowMs: number) {
   const usage = session.tree?.usage ?? session.usage;
-  const end = session.archivedAt;
-  const startMs = session.createdAt === undefined ? nowMs : timestampMs(session.createdAt);
-  const untilMs = end === undefined ? nowMs : timestampMs(end);
   return {
     type: "session",
     id: session.id,
     title: session.title || null,
-    status: statusJson(session.status),
+    status: statusJson(session),
     agent: sessionAgentJson(session.agent!),
     environment_id: session.environmentId,
     vault_ids: session.vaultIds,
@@ -32,7 +30,7 @@ export function sessionJson(session: Session, nowMs: number) {
     usage: usageJson(usage),
     stats: {
       active_seconds: seconds(Number(session.usage?.activeMs ?? 0n)),
-      duration_seconds: seconds(Math.max(0, untilMs - startMs)),
+      duration_seconds: durationSeconds(session, nowMs),
     },
     budget: budgetJson(session.budget),
     created_at: timeJson(session.createdAt),
@@ -49,7 +47,9 @@ export const STATUSES: Readonly<Record<string, SessionStatus>> = {
   terminated: SessionStatus.TERMINATED,
 };
 
-export function statusJson(status: SessionStatus): string {
+/** Something of a session that waits for its threads works. */
+export function statusJson({ status, stopReason }: Pick<Session, "status" | "stopReason">): string {
+  if (status === SessionStatus.IDLE && stopReason === StopReason.WAITING_FOR_THREADS) return "running";
   return Object.keys(STATUSES).find((word) => STATUSES[word] === status) ?? "idle";
 }
 
@@ -67,7 +67,14 @@ export function resourceJson({ kind }: SessionResource) {
   };
 }
 
-function usageJson(usage: Usage | undefined) {
+/** Since it was made, until it was archived. */
+export function durationSeconds({ createdAt, archivedAt }: Session, nowMs: number): number {
+  const startMs = createdAt === undefined ? nowMs : timestampMs(createdAt);
+  const untilMs = archivedAt === undefined ? nowMs : timestampMs(archivedAt);
+  return seconds(Math.max(0, untilMs - startMs));
+}
+
+export function usageJson(usage: Usage | undefined) {
   const count = (value: bigint | undefined) => Number(value ?? 0n);
   return {
     input_tokens: count(usage?.inputTokens),
