@@ -4,10 +4,17 @@ import type { AddressInfo } from "node:net";
 import { StartupError } from "../kit/program.ts";
 
 /** Routes that exist and are not built yet: they answer a typed error instead of a surprising 404. */
-const NOT_BUILT = [
-  { prefix: "/mcp/", what: "MCP servers" },
-  { prefix: "/git/", what: "git repositories" },
-];
+const NOT_BUILT = [{ prefix: "/git/", what: "git repositories" }];
+
+/** Where MCP servers of sessions are. */
+const MCP_PREFIX = "/mcp/";
+
+/** Answers by itself; undefined while nothing is there to answer. */
+export type McpHandler = (
+  request: IncomingMessage,
+  response: ServerResponse,
+  path: string,
+) => Promise<void> | undefined;
 
 const HEADERS_TIMEOUT_MS = 10_000;
 const MAX_CONNECTIONS = 10_000;
@@ -21,10 +28,15 @@ export async function listenInbound(
   host: string,
   port: number,
   isConnected: () => boolean,
+  mcp: McpHandler = () => undefined,
 ): Promise<Inbound> {
-  const server = createServer({ headersTimeout: HEADERS_TIMEOUT_MS }, (request, response) =>
-    answer(request, response, isConnected()),
-  );
+  // Calls may take long, and streams stay open: whoever reads a body bounds it by itself.
+  const options = { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: 0, noDelay: true };
+  const server = createServer(options, (request, response) => {
+    const path = (request.url ?? "/").split("?", 1)[0] ?? "/";
+    const isServed = path.startsWith(MCP_PREFIX) && mcp(request, response, path) !== undefined;
+    if (!isServed) answer(request, response, path, isConnected());
+  });
   server.maxConnections = MAX_CONNECTIONS;
   await listening(server, host, port);
   return {
@@ -47,10 +59,10 @@ function listening(server: Server, host: string, port: number): Promise<void> {
   });
 }
 
-function answer(request: IncomingMessage, response: ServerResponse, connected: boolean): void {
+function answer(request: IncomingMessage, response: ServerResponse, path: string, connected: boolean): void {
   // Nothing here reads bodies; a sender of a large one is not kept waiting.
   request.resume();
-  const { status, body } = route((request.url ?? "/").split("?", 1)[0] ?? "/", connected);
+  const { status, body } = route(path, connected);
   response.writeHead(status, { "content-type": "application/json" });
   response.end(JSON.stringify(body));
 }
@@ -59,6 +71,9 @@ function route(path: string, connected: boolean): { status: number; body: unknow
   if (path === "/healthz") {
     if (connected) return { status: 200, body: { status: "ok" } };
     return { status: 503, body: { status: "unavailable", missing: ["connection to the server"] } };
+  }
+  if (path.startsWith(MCP_PREFIX)) {
+    return { status: 503, body: errorBody("overloaded_error", "the proxy is not ready") };
   }
   const notBuilt = NOT_BUILT.find(({ prefix }) => path.startsWith(prefix));
   if (notBuilt !== undefined) {

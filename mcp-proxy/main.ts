@@ -48,6 +48,7 @@ class ProxyProgram implements Service {
       config.TENDON_PROXY_HOST,
       config.TENDON_PROXY_PORT,
       () => this.link?.connected ?? false,
+      (request, response, path) => this.parts?.mcp.handle(request, response, path),
     );
     const url = config.TENDON_PROXY_URL ?? `http://${config.TENDON_PROXY_HOST}:${this.inbound.port}`;
     const connection = dial({
@@ -65,7 +66,7 @@ class ProxyProgram implements Service {
       asks: this.parts.asks,
       onWelcome: (welcome) => this.parts?.welcomed(welcome),
       onTunnel: (ask) => this.parts?.tunnels.asked(ask) ?? STOPS,
-      onForgetSession: (sessionId) => this.parts?.tunnels.forgetSession(sessionId),
+      onForgetSession: (sessionId) => this.parts?.forgetSession(sessionId),
       clock: systemClock,
       log,
     });

@@ -97,12 +97,13 @@ describe("the proxy program", () => {
       503,
       { status: "unavailable", missing: ["connection to the server"] },
     ]);
-    for (const path of ["/mcp/sesn_1/github", "/git/sesn_1/repo.git/info/refs"]) {
+    for (const [path, status, type] of [
+      ["/mcp/sesn_1/github", 401, "authentication_error"],
+      ["/git/sesn_1/repo.git/info/refs", 501, "not_configured"],
+    ]) {
       const answer = await fetch(`${url}${path}`, { method: "POST", body: "x".repeat(100_000) });
-      expect([answer.status, ((await answer.json()) as { error: { type: string } }).error.type]).toEqual([
-        501,
-        "not_configured",
-      ]);
+      const { error } = (await answer.json()) as { error: { type: string } };
+      expect([answer.status, error.type]).toEqual([status, type]);
     }
     expect((await fetch(`${url}/else`)).status).toBe(404);
     child?.kill("SIGTERM");

@@ -16,11 +16,13 @@ import { Credentials } from "./credentials/credentials.ts";
 import { Refresher } from "./credentials/oauth/refresher.ts";
 import { Opener } from "./credentials/opener.ts";
 import { UseJournal } from "./credentials/use-journal.ts";
+import { createMcp, type Mcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
 import { OutboundRules } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
+import { SessionTokenKeys } from "./session-token.ts";
 import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
 
 export interface PartsDeps {
@@ -49,11 +51,14 @@ export interface ProxyParts {
   readonly asks: CredentialAsks;
   /** Connections out of sandboxes. */
   readonly tunnels: Tunnels;
+  /** MCP servers of sessions. */
+  readonly mcp: Mcp;
   /** The way out by the rules: all of the platform's own HTTP goes this way. */
   readonly fetch: OutboundFetch;
   start(): Promise<void>;
   stop(): Promise<void>;
   welcomed(welcome: ProxyWelcome): void;
+  forgetSession(sessionId: string): void;
 }
 
 export function createParts(deps: PartsDeps): ProxyParts {
@@ -77,11 +82,15 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
   // A part that takes connections out of sandboxes stands here, by its kind.
   const handlers: TunnelsDeps["handlers"] = { ...deps.handlers };
+  const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
+  const tokenKeys = new SessionTokenKeys(clock);
+  const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log });
   const tunnels = new Tunnels({ client: connection.client(ProxyService), handlers, log });
   return {
     fetch,
     tunnels,
-    credentials: new Credentials({ credentials: client, opener, refresher, journal, clock }),
+    mcp,
+    credentials,
     asks: new CredentialAsks({ opener, journal, refresher, fetch, destinationsAreFixed, clock, log }),
     async start() {
       await listeners.add([]);
@@ -89,13 +98,21 @@ export function createParts(deps: PartsDeps): ProxyParts {
     },
     async stop() {
       tunnels.stop();
+      mcp.stop();
       await journal.stop();
       listeners.stop();
       outbound.close();
     },
-    welcomed({ ownUrls, sealingKeyId }) {
+    welcomed({ ownUrls, sealingKeyId, sessionTokenKeys }) {
       opener.sealTo(sealingKeyId);
+      tokenKeys.replace(sessionTokenKeys).catch((error: unknown) => {
+        log.error({ error: messageOf(error) }, "the keys of session tokens cannot be read");
+      });
       void listeners.add(ownUrls.filter((url) => URL.canParse(url)));
+    },
+    forgetSession(sessionId) {
+      tunnels.forgetSession(sessionId);
+      mcp.forgetSession(sessionId);
     },
   };
 }

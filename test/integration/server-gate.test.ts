@@ -8,7 +8,7 @@ import { isTendonError, type Reason } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { loadOrCreateKeyFile, type SigningKey } from "../../kit/sign/key-file.ts";
 import { hashSecret } from "../../kit/sign/secrets.ts";
-import { signToken } from "../../kit/sign/token.ts";
+import { SESSION_TOKEN_AUDIENCE, signToken } from "../../kit/sign/token.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";

@@ -7,12 +7,15 @@ import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
+import { listenInbound } from "../../mcp-proxy/inbound.ts";
 import { createParts, type PartsDeps, type ProxyParts } from "../../mcp-proxy/parts.ts";
 import { loadSealingKeys, type SealingKeys } from "../../mcp-proxy/sealing-key.ts";
 import { ServerLink } from "../../mcp-proxy/server-link.ts";
 import { eventually } from "./eventually.ts";
 
 export interface TestProxy extends Pick<ProxyParts, "credentials" | "fetch" | "asks" | "tunnels"> {
+  /** Where it listens. */
+  readonly proxyUrl: string;
   readonly keys: SealingKeys;
   stop(): Promise<void>;
 }
@@ -25,7 +28,7 @@ export interface TestProxyOptions {
   readonly keys: SealingKeys;
   readonly destinations?: "changeable" | "fixed";
   readonly deny?: string[];
-  /** What harnesses would be told; nothing listens there. */
+  /** What harnesses are told; not set: where it listens. */
   readonly proxyUrl?: string;
   /** For connections out of sandboxes, in place of the proxy's own. */
   readonly handlers?: PartsDeps["handlers"];
@@ -48,17 +51,16 @@ export async function newSealingKeys(count = 1): Promise<SealingKeys> {
 
 /** Resolves once the server has taken it in. */
 export async function startProxy(options: TestProxyOptions): Promise<TestProxy> {
-  const {
-    url,
-    key,
-    keys,
-    destinations = "changeable",
-    deny = [],
-    proxyUrl = "http://127.0.0.1:1",
-    handlers,
-  } = options;
+  const { url, key, keys, destinations = "changeable", deny = [], handlers } = options;
   const log = createLogger("test", "silent");
   const connection = dial({ url, token: () => key, proxy: {} });
+  const inbound = await listenInbound(
+    "127.0.0.1",
+    0,
+    () => true,
+    (...request) => parts.mcp.handle(...request),
+  );
+  const { proxyUrl = `http://127.0.0.1:${inbound.port}` } = options;
   const config = {
     HTTPS_PROXY: undefined,
     NO_PROXY: undefined,
@@ -71,7 +73,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     config,
     keys,
     connection,
-    port: undefined,
+    port: inbound.port,
     clock: systemClock,
     log,
     ...(handlers && { handlers }),
@@ -88,7 +90,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     asks: parts.asks,
     onWelcome: (welcome) => parts.welcomed(welcome),
     onTunnel: (ask) => parts.tunnels.asked(ask),
-    onForgetSession: (sessionId) => parts.tunnels.forgetSession(sessionId),
+    onForgetSession: (sessionId) => parts.forgetSession(sessionId),
     clock: systemClock,
     log,
   });
@@ -97,9 +99,11 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
   await eventually(() => link.connected);
   return {
     ...parts,
+    proxyUrl: `http://127.0.0.1:${inbound.port}`,
     keys,
     async stop() {
       await link.stop();
+      await inbound.close();
       await parts.stop();
       connection.close();
     },

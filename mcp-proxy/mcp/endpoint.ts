@@ -1,0 +1,212 @@
+/**
+ * `/mcp/{session}/{server}`: MCP's Streamable HTTP for harnesses and other clients that hold a session token. POST, GET (server-sent
+ * events) and DELETE go to the MCP server that the session's agent names so, with the session's credential, and come back as
+ * they are, but for known secret values.
+ *
+ * `tendon-tool-use-id` on a `tools/call` makes it a recorded call (recorded-calls.ts): its answer is then one JSON-RPC response
+ * with the result that stands in the log; on a DELETE it ends that call. HTTP errors come as
+ * `{type: "error", error: {type, message, mcp_server_name}}`: no result is stored then.
+ */
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Clock } from "../../kit/clock.ts";
+import { messageOf } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+import type { Client } from "../../kit/rpc/client.ts";
+import type { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import type { SessionCaller, SessionTokenKeys } from "../session-token.ts";
+import { passAnswer } from "./answer-passing.ts";
+import { CallReply } from "./call-reply.ts";
+import { type McpServerOfSession, resolveMcpServer } from "./mcp-servers.ts";
+import type { McpSessions } from "./mcp-sessions.ts";
+import { type McpMessage, readMessage } from "./message.ts";
+import { Places } from "./places.ts";
+import type { RecordedCalls } from "./recorded-calls.ts";
+import { McpRefusal, refusalOf } from "./refusal.ts";
+import { type Exchange, passedHeaders, SESSION_HEADER, type Upstream } from "./upstream.ts";
+
+export interface McpEndpointDeps {
+  readonly credentials: Pick<Client<typeof CredentialService>, "resolveMcpServer">;
+  readonly keys: Pick<SessionTokenKeys, "verify">;
+  readonly sessions: McpSessions;
+  readonly upstream: Upstream;
+  readonly calls: RecordedCalls;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export const TOOL_USE_HEADER = "tendon-tool-use-id";
+
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+const BODY_WITHIN_MS = 30_000;
+/** Of a request that is no tool call: these are answered at once, or not at all. */
+const ANSWER_WITHIN_MS = 30_000;
+/** A tool call without record; its client knows better how long it wants to wait. */
+const CALL_ANSWER_WITHIN_MS = 3_600_000;
+
+interface Asked {
+  readonly caller: SessionCaller;
+  readonly server: McpServerOfSession;
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  readonly method: Exchange["method"];
+}
+
+export class McpEndpoint {
+  private readonly deps: McpEndpointDeps;
+  private readonly places = new Places();
+
+  constructor(deps: McpEndpointDeps) {
+    this.deps = deps;
+  }
+
+  /** Does not reject. */
+  async handle(request: IncomingMessage, response: ServerResponse, path: string): Promise<void> {
+    let serverName = "";
+    let leave = () => {};
+    try {
+      const place = placeOf(path);
+      serverName = place.serverName;
+      const caller = await this.authenticate(request, place.sessionId);
+      const method = methodOf(request);
+      leave = this.places.take(caller.sessionId, serverName, method === "GET");
+      const server = await resolveMcpServer(this.deps.credentials, caller, serverName);
+      await this.serve({ caller, server, request, response, method });
+    } catch (error) {
+      this.refuse(response, serverName, error);
+    } finally {
+      leave();
+      if (!request.readableEnded) request.resume();
+    }
+  }
+
+  private async authenticate(request: IncomingMessage, sessionId: string): Promise<SessionCaller> {
+    const token = /^Bearer (\S+)$/i.exec(request.headers.authorization ?? "")?.[1];
+    if (token === undefined)
+      throw new McpRefusal(401, "authentication_error", "a session token is needed: Authorization: Bearer …");
+    const caller = await this.deps.keys.verify(token);
+    if (caller.sessionId !== sessionId)
+      throw new McpRefusal(403, "permission_error", "the token is another session's");
+    return caller;
+  }
+
+  private async serve(asked: Asked): Promise<void> {
+    const { caller, server, request, response, method } = asked;
+    const toolUseId = textHeader(request, TOOL_USE_HEADER);
+    if (method === "DELETE" && toolUseId !== undefined) {
+      const found = this.deps.calls.cancel(caller.sessionId, toolUseId);
+      response.writeHead(found ? 202 : 404).end();
+      return;
+    }
+    const headers = passedHeaders(request.headers);
+    const exchange = { caller, server, method, headers };
+    if (method !== "POST")
+      return this.pass({ ...exchange, answerWithinMs: ANSWER_WITHIN_MS }, asked, undefined);
+    const body = await readBody(request, this.deps.clock);
+    const message = readMessage(body);
+    if (message.toolName !== undefined && !server.allows(message.toolName)) {
+      return refuseTool(response, message);
+    }
+    if (toolUseId !== undefined && message.toolName !== undefined && message.idText !== undefined) {
+      const idText = message.idText;
+      const reply = new CallReply(response, this.deps.clock, headers.accept ?? "", idText);
+      const call = { toolUseId, exchange: { ...exchange, body }, message: { ...message, idText } };
+      return reply.follow(this.deps.calls.run({ ...call, onEvent: (event) => reply.event(event) }));
+    }
+    if (message.cancels !== undefined) this.deps.calls.cancelled({ caller, server }, message.cancels);
+    const answerWithinMs = message.toolName === undefined ? ANSWER_WITHIN_MS : CALL_ANSWER_WITHIN_MS;
+    return this.pass({ ...exchange, body, answerWithinMs }, asked, message);
+  }
+
+  /** The way of everything that is not recorded: it ends when its client goes. */
+  private async pass(
+    exchange: Omit<Exchange, "signal">,
+    { response, caller }: Asked,
+    message: McpMessage | undefined,
+  ): Promise<void> {
+    const { sessions, upstream } = this.deps;
+    const gone = new AbortController();
+    response.once("close", () => gone.abort(new Error("the client is gone")));
+    const stop = sessions.onForget(caller.sessionId, () => gone.abort(new Error("the session has ended")));
+    try {
+      const full = { ...exchange, signal: gone.signal };
+      const answer = await upstream.exchange(full);
+      const given = answer.response.headers.get(SESSION_HEADER);
+      if (message?.method === "initialize" && answer.response.ok && given !== null) {
+        sessions.opened(full, given, answer.grant);
+      }
+      if (exchange.method === "DELETE" && answer.response.ok)
+        sessions.forget(exchange.headers[SESSION_HEADER] ?? "");
+      const kept = sessions.isKnown(exchange.headers[SESSION_HEADER])
+        ? exchange.headers[SESSION_HEADER]
+        : undefined;
+      await passAnswer(answer, response, kept);
+    } catch (error) {
+      if (!response.destroyed) throw error;
+    } finally {
+      stop();
+    }
+  }
+
+  private refuse(response: ServerResponse, serverName: string, error: unknown): void {
+    const refusal = refusalOf(error, serverName);
+    if (refusal === undefined)
+      this.deps.log.error({ error: messageOf(error) }, "a request of an MCP client failed");
+    if (response.headersSent || response.destroyed) {
+      response.destroy();
+      return;
+    }
+    const { status, type, message } = refusal ?? new McpRefusal(500, "api_error", "the proxy failed");
+    const named = serverName === "" ? {} : { mcp_server_name: serverName };
+    response.writeHead(status, { "content-type": "application/json" });
+    response.end(JSON.stringify({ type: "error", error: { type, message, ...named } }));
+  }
+}
+
+function placeOf(path: string): { sessionId: string; serverName: string } {
+  const [, , sessionId = "", name = "", ...more] = path.split("/");
+  let serverName = "";
+  try {
+    serverName = decodeURIComponent(name);
+  } catch {
+    // Answered like a name that is not there.
+  }
+  if (sessionId === "" || serverName === "" || serverName.length > 255 || more.length > 0) {
+    throw new McpRefusal(404, "not_found_error", "MCP servers are at /mcp/{session}/{server}");
+  }
+  return { sessionId, serverName };
+}
+
+function methodOf({ method }: IncomingMessage): Exchange["method"] {
+  if (method === "POST" || method === "GET" || method === "DELETE") return method;
+  throw new McpRefusal(405, "invalid_request_error", "MCP takes POST, GET and DELETE");
+}
+
+function textHeader(request: IncomingMessage, name: string): string | undefined {
+  const value = request.headers[name];
+  return typeof value === "string" && value !== "" ? value : undefined;
+}
+
+function refuseTool(response: ServerResponse, { idText, toolName }: McpMessage): void {
+  const message = `the tool ${JSON.stringify(toolName)} is disabled for this agent`;
+  const error = { code: -32602, message, data: { part: "proxy", reason: "TOOL_DISABLED" } };
+  response.writeHead(200, { "content-type": "application/json" });
+  response.end(`{"jsonrpc":"2.0","id":${idText ?? "null"},"error":${JSON.stringify(error)}}`);
+}
+
+async function readBody(request: IncomingMessage, clock: Clock): Promise<Buffer> {
+  const stop = clock.after(BODY_WITHIN_MS, () => request.destroy());
+  const parts: Buffer[] = [];
+  let size = 0;
+  try {
+    for await (const chunk of request) {
+      size += (chunk as Buffer).length;
+      if (size > MAX_BODY_BYTES) {
+        throw new McpRefusal(413, "invalid_request_error", `a message has at most ${MAX_BODY_BYTES} bytes`);
+      }
+      parts.push(chunk as Buffer);
+    }
+  } finally {
+    stop();
+  }
+  return Buffer.concat(parts);
+}

@@ -1,0 +1,237 @@
+/**
+ * Calls that a session's log knows (X1): each is recorded by the server before it is sent, and its result is stored before
+ * anybody gets it. A call goes on when its caller is gone; whoever asks again with its id gets what came of it.
+ *
+ * M1 Nothing is sent before BeginCall said BEGUN, or said UNKNOWN and a repeat does no harm.
+ * M2 A call that was begun ends in FinishCall whatever happens, unless this process dies.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { isTendonError, messageOf } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
+import type { Logger } from "../../kit/log.ts";
+import type { Client } from "../../kit/rpc/client.ts";
+import { CallState, type CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { readAnswer } from "./call-answer.ts";
+import {
+  type CallResult,
+  cancelledResult,
+  failedResult,
+  refusedResult,
+  unknownResult,
+  wantsInput,
+} from "./call-results.ts";
+import { Liveness } from "./liveness.ts";
+import type { McpMessage } from "./message.ts";
+import { McpRefusal, refusalOf, UpstreamFailure } from "./refusal.ts";
+import { answersProbe, mayRepeat } from "./side-requests.ts";
+import type { Exchange, Upstream } from "./upstream.ts";
+
+export interface RecordedCallsDeps {
+  readonly credentials: Pick<Client<typeof CredentialService>, "beginCall" | "finishCall">;
+  readonly upstream: Upstream;
+  readonly clock: Clock;
+  readonly log: Logger;
+}
+
+export interface RecordedCall {
+  readonly toolUseId: string;
+  readonly exchange: Omit<Exchange, "signal" | "answerWithinMs">;
+  readonly message: McpMessage & { readonly idText: string };
+  /** What comes before the result; resolves when there is room for more. */
+  readonly onEvent: (event: Buffer) => Promise<void>;
+}
+
+interface Running {
+  readonly call: RecordedCall;
+  readonly outcome: Promise<string>;
+  readonly ending: AbortController;
+}
+
+const ASK_WITHIN_MS = 10_000;
+const STORE_FOR_MS = 60_000;
+const STORE_AGAIN_MS = 500;
+/** Of a call in all. */
+const CALL_WITHIN_MS = 3_600_000;
+const MAX_RUNNING = 5_000;
+const MAX_OPEN = 10_000;
+/** A server that was told of the end may still answer. */
+const CANCEL_AFTER_MS = 3_000;
+
+class CallEnded extends Error {
+  readonly result: CallResult;
+  constructor(result: CallResult) {
+    super("the call was ended");
+    this.result = result;
+  }
+}
+
+export class RecordedCalls {
+  private readonly deps: RecordedCallsDeps;
+  private readonly running = new Map<string, Running>();
+  /** Begun, and known not to have been taken up by the server, or to wait for its client: these may be sent again. */
+  private readonly open = new Set<string>();
+
+  constructor(deps: RecordedCallsDeps) {
+    this.deps = deps;
+  }
+
+  /** JSON text of the result that stands. Rejects with an McpRefusal, where nothing is known to have been stored. */
+  async run(call: RecordedCall): Promise<string> {
+    const key = keyOf(call.exchange.caller.sessionId, call.toolUseId);
+    const running = this.running.get(key);
+    if (running !== undefined) return running.outcome;
+    if (this.running.size >= MAX_RUNNING) {
+      throw new McpRefusal(503, "overloaded_error", "this proxy runs as many calls as it can");
+    }
+    const ending = new AbortController();
+    const outcome = this.perform(key, call, ending).finally(() => this.running.delete(key));
+    this.running.set(key, { call, outcome, ending });
+    return outcome;
+  }
+
+  /** Ends a call that runs here; whether there is one. */
+  cancel(sessionId: string, toolUseId: string): boolean {
+    const running = this.running.get(keyOf(sessionId, toolUseId));
+    running?.ending.abort(new CallEnded(cancelledResult()));
+    return running !== undefined;
+  }
+
+  /** The client has told the server of the end of a request; a server that was told need not answer. */
+  cancelled({ caller, server }: Pick<Exchange, "caller" | "server">, idText: string): void {
+    for (const { call, ending } of this.running.values()) {
+      const { exchange, message } = call;
+      const isIt = exchange.caller.sessionId === caller.sessionId && exchange.server.name === server.name;
+      if (isIt && message.idText === idText)
+        this.deps.clock.after(CANCEL_AFTER_MS, () => ending.abort(new CallEnded(cancelledResult())));
+    }
+  }
+
+  /** The session has ended: nobody waits for these. */
+  forgetSession(sessionId: string): void {
+    for (const { call, ending } of this.running.values()) {
+      if (call.exchange.caller.sessionId === sessionId) ending.abort(new CallEnded(cancelledResult()));
+    }
+  }
+
+  private async perform(key: string, call: RecordedCall, ending: AbortController): Promise<string> {
+    const { toolUseId, exchange, message } = call;
+    const { sessionId, epoch } = exchange.caller;
+    const serverName = exchange.server.name;
+    const begun = await this.deps.credentials
+      .beginCall(
+        { sessionId, toolUseId, epoch, serverName, toolName: message.toolName ?? "" },
+        { deadlineMs: ASK_WITHIN_MS },
+      )
+      .catch((error: unknown) => {
+        throw refusalOf(error, serverName) ?? error;
+      });
+    if (begun.state === CallState.FINISHED) return begun.result;
+    const wasOpen = this.open.delete(key);
+    if (begun.state === CallState.UNKNOWN && !wasOpen && !(await this.doesNoHarm(call))) {
+      return this.finish(call, unknownResult(serverName, "whoever sent it is gone"));
+    }
+    failpoint("proxy.mcp_call_begun");
+    const result = await this.send(call, ending);
+    failpoint("proxy.mcp_answered");
+    if (result === "not_taken") {
+      this.leaveOpen(key);
+      throw new McpRefusal(
+        404,
+        "not_found_error",
+        "there is no such MCP session; open another and call again",
+      );
+    }
+    if (wantsInput(result)) {
+      this.leaveOpen(key);
+      return result.text;
+    }
+    return this.finish(call, result);
+  }
+
+  private async doesNoHarm({ exchange, message }: RecordedCall): Promise<boolean> {
+    try {
+      return await mayRepeat(this.deps.upstream, exchange, message);
+    } catch {
+      return false;
+    }
+  }
+
+  private leaveOpen(key: string): void {
+    this.open.add(key);
+    const oldest = this.open.size > MAX_OPEN ? this.open.values().next().value : undefined;
+    if (oldest !== undefined) this.open.delete(oldest);
+  }
+
+  /** Does not reject: whatever happens is a result. */
+  private async send(call: RecordedCall, ending: AbortController): Promise<CallResult | "not_taken"> {
+    const { exchange, message, onEvent } = call;
+    const { upstream, clock } = this.deps;
+    const serverName = exchange.server.name;
+    const hangs = new UpstreamFailure(serverName, "has stopped to answer", true);
+    const probe = () => answersProbe(upstream, exchange, ending.signal);
+    const liveness = new Liveness(clock, probe, () => ending.abort(hangs));
+    const timedOut = failedResult(
+      { part: "upstream", reason: "TIMED_OUT" },
+      `The call of MCP server "${serverName}" took longer than ${CALL_WITHIN_MS / 60_000} minutes and was given up.`,
+    );
+    const stop = clock.after(CALL_WITHIN_MS, () => ending.abort(new CallEnded(timedOut)));
+    try {
+      const answer = await upstream.exchange({
+        ...exchange,
+        signal: ending.signal,
+        answerWithinMs: undefined,
+      });
+      liveness.heard();
+      if (answer.response.status === 404 && exchange.headers["mcp-session-id"] !== undefined) {
+        await answer.response.body?.cancel();
+        return "not_taken";
+      }
+      const reader = { serverName, idText: message.idText, onEvent, onBytes: () => liveness.heard() };
+      const result = await readAnswer(answer, reader);
+      if (result !== undefined) return result;
+      return unknownResult(serverName, "its answer ended without a result");
+    } catch (error) {
+      const reason = ending.signal.aborted ? ending.signal.reason : error;
+      if (reason instanceof CallEnded) return reason.result;
+      const refusal = refusalOf(reason, serverName);
+      if (refusal === undefined) return unknownResult(serverName, "the connection broke");
+      return refusedResult(refusal, serverName, refusal instanceof UpstreamFailure && refusal.sent);
+    } finally {
+      liveness.end();
+      stop();
+    }
+  }
+
+  /** Stores a result, also through the restart of a server. */
+  private async finish(
+    { exchange, toolUseId }: RecordedCall,
+    { text, failure }: CallResult,
+  ): Promise<string> {
+    const { clock, credentials, log } = this.deps;
+    const { sessionId } = exchange.caller;
+    const request = {
+      sessionId,
+      toolUseId,
+      result: text,
+      failurePart: failure?.part ?? "",
+      failureReason: failure?.reason ?? "",
+    };
+    const endsAtMs = clock.monotonicMs() + STORE_FOR_MS;
+    for (;;) {
+      try {
+        return (await credentials.finishCall(request, { deadlineMs: ASK_WITHIN_MS })).result;
+      } catch (error) {
+        const mayPass = isTendonError(error, "UNAVAILABLE") || isTendonError(error, "DEADLINE_EXCEEDED");
+        if (!mayPass || clock.monotonicMs() > endsAtMs) {
+          log.error({ sessionId, toolUseId, error: messageOf(error) }, "the result of a call was not stored");
+          throw refusalOf(error, exchange.server.name) ?? error;
+        }
+        await clock.sleep(STORE_AGAIN_MS);
+      }
+    }
+  }
+}
+
+function keyOf(sessionId: string, toolUseId: string): string {
+  return `${sessionId} ${toolUseId}`;
+}

@@ -1,0 +1,173 @@
+/**
+ * One HTTP exchange with an MCP server: the session's credential goes in, a token that is over is renewed once, and an MCP
+ * session that the server has forgotten is opened again.
+ */
+import type { Clock } from "../../kit/clock.ts";
+import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import type { Credentials, Grant } from "../credentials/credentials.ts";
+import type { OutboundFetch } from "../outbound/fetch.ts";
+import type { SessionCaller } from "../session-token.ts";
+import type { McpServerOfSession } from "./mcp-servers.ts";
+import type { McpSessions } from "./mcp-sessions.ts";
+import { authenticationFailed, refusalOf, UpstreamFailure } from "./refusal.ts";
+
+export interface Exchange {
+  readonly caller: SessionCaller;
+  readonly server: McpServerOfSession;
+  readonly method: "POST" | "GET" | "DELETE";
+  /** Those of the client that go on, in lower case; see `passedHeaders`. */
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body?: Buffer | undefined;
+  readonly signal: AbortSignal;
+  /** How long the answer's head may take; undefined: the caller watches by itself. */
+  readonly answerWithinMs: number | undefined;
+}
+
+export interface Answer {
+  readonly response: Response;
+  /** To take out of what comes. */
+  readonly secrets: readonly string[];
+  readonly grant: Grant | undefined;
+}
+
+export interface UpstreamDeps {
+  readonly credentials: Pick<Credentials, "grant">;
+  readonly fetch: OutboundFetch;
+  readonly sessions: McpSessions;
+  readonly clock: Clock;
+}
+
+export const SESSION_HEADER = "mcp-session-id";
+
+export class Upstream {
+  private readonly deps: UpstreamDeps;
+
+  constructor(deps: UpstreamDeps) {
+    this.deps = deps;
+  }
+
+  /** Rejects with an McpRefusal. */
+  async exchange(exchange: Exchange): Promise<Answer> {
+    const { sessions } = this.deps;
+    const known = sessions.find(exchange);
+    const first = await this.send(exchange, known?.currentId);
+    if (first.response.status !== 404 || known === undefined || exchange.method !== "POST") return first;
+    // The server has forgotten the MCP session: it has not looked at the message, so that may be sent again.
+    const renewedId = await sessions.renew(known, first.usedId, (opening) => this.open(exchange, opening));
+    if (renewedId === undefined) return first;
+    await first.response.body?.cancel();
+    return this.send(exchange, renewedId);
+  }
+
+  /** `initialize` once more, as the client had sent it. Undefined when the server does not open a session. */
+  private async open(exchange: Exchange, opening: Buffer): Promise<string | undefined> {
+    const { [SESSION_HEADER]: _, ...headers } = exchange.headers;
+    const signal = AbortSignal.any([]);
+    const initialize = { ...exchange, headers, body: opening, answerWithinMs: OPEN_WITHIN_MS, signal };
+    const { response } = await this.send(initialize, undefined);
+    const id = response.headers.get(SESSION_HEADER) ?? undefined;
+    await response.body?.cancel();
+    if (!response.ok || id === undefined) return undefined;
+    const body = Buffer.from('{"jsonrpc":"2.0","method":"notifications/initialized"}');
+    const told = await this.send({ ...initialize, body, headers: { ...exchange.headers } }, id);
+    await told.response.body?.cancel();
+    return id;
+  }
+
+  private async send(
+    exchange: Exchange,
+    mcpSessionId: string | undefined,
+  ): Promise<Answer & { usedId: string }> {
+    const { caller, server } = exchange;
+    const usedId = mcpSessionId ?? exchange.headers[SESSION_HEADER] ?? "";
+    try {
+      let grant = await this.deps.credentials.grant({
+        ...caller,
+        destination: server.url,
+        purpose: CredentialPurpose.MCP,
+      });
+      let response = await this.request(exchange, usedId, grant);
+      if (response.status === 401) {
+        await response.body?.cancel();
+        grant = await grant?.renewed();
+        if (grant === undefined)
+          throw authenticationFailed(server.name, "refuses the credential, or wants one (401)");
+        response = await this.request(exchange, usedId, grant);
+      }
+      this.judge(exchange, response, grant);
+      this.deps.sessions.used(exchange, usedId, grant);
+      return { response, secrets: grant?.secrets ?? [], grant, usedId };
+    } catch (error) {
+      if (exchange.signal.aborted) throw exchange.signal.reason;
+      throw refusalOf(error, server.name) ?? error;
+    }
+  }
+
+  private async request(exchange: Exchange, usedId: string, grant: Grant | undefined): Promise<Response> {
+    const { server, method, body, signal, answerWithinMs } = exchange;
+    const limit = new AbortController();
+    const failure = new UpstreamFailure(
+      server.name,
+      `did not answer within ${(answerWithinMs ?? 0) / 1000} s`,
+      true,
+    );
+    const stop =
+      answerWithinMs === undefined
+        ? () => {}
+        : this.deps.clock.after(answerWithinMs, () => limit.abort(failure));
+    const headers = {
+      ...exchange.headers,
+      "accept-encoding": "identity",
+      ...(usedId !== "" && { [SESSION_HEADER]: usedId }),
+      ...grant?.headers,
+    };
+    try {
+      const response = await this.deps.fetch(server.url, {
+        method,
+        headers,
+        body,
+        signal: AbortSignal.any([signal, limit.signal]),
+        redirect: "same-origin",
+      });
+      grant?.used(String(response.status));
+      return response;
+    } catch (error) {
+      if (!signal.aborted) grant?.used("unreachable");
+      throw error;
+    } finally {
+      stop();
+    }
+  }
+
+  /** What is no answer of an MCP server. */
+  private judge({ server }: Exchange, { status, headers }: Response, grant: Grant | undefined): void {
+    if (status === 401 || status === 403) {
+      throw authenticationFailed(
+        server.name,
+        `refuses ${grant === undefined ? "to answer without a credential" : "the credential"} (${status})`,
+      );
+    }
+    const isJson = (headers.get("content-type") ?? "").includes("json");
+    if (status >= 500 && !isJson)
+      throw new UpstreamFailure(server.name, `answered with status ${status}`, true);
+    if (headers.has("content-encoding") && headers.get("content-encoding") !== "identity") {
+      throw new UpstreamFailure(server.name, "answered in an encoding that it was not asked for", true);
+    }
+  }
+}
+
+const OPEN_WITHIN_MS = 20_000;
+
+/** Headers of the protocol and of HTTP that mean something to the server; never who asks. */
+export function passedHeaders(
+  all: Readonly<Record<string, string | string[] | undefined>>,
+): Record<string, string> {
+  const passed: Record<string, string> = {};
+  for (const [name, value] of Object.entries(all)) {
+    const goes = name.startsWith("mcp-") || PASSED.has(name);
+    if (goes && typeof value === "string") passed[name] = value;
+  }
+  return passed;
+}
+
+const PASSED = new Set(["accept", "content-type", "last-event-id", "user-agent"]);
