@@ -13,6 +13,7 @@ import {
 import type { Executions } from "./executions.ts";
 import { handReport } from "./hand-report.ts";
 import { HandRefusal, type Hands } from "./hands.ts";
+import type { ReachedHosts } from "./reach/reached-hosts.ts";
 import type { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 import { AGAINST_COPIES } from "./tunnel/supervisor.ts";
@@ -21,6 +22,7 @@ export interface CommandDeps {
   hands: Hands;
   executions: Executions;
   transfers: Transfers;
+  reached: ReachedHosts;
   log: Logger;
 }
 
@@ -50,6 +52,9 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
       return;
     case "startTransfer":
       transfers.start(tunnel, command.value);
+      return;
+    case "startTunnel":
+      deps.reached.start(tunnel, command.value);
       return;
     case "ownerChanged":
       void changeOwner(deps, command.value);

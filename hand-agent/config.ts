@@ -7,6 +7,7 @@ import { defineSettings, readSettings, type Settings, settingNames } from "../ki
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
 import { tracingSettings } from "../kit/trace-settings.ts";
 import { ISOLATION_MODES } from "./drivers/process/isolation.ts";
+import { ReachList } from "./reach/reach-list.ts";
 
 const MAX_LABELS = 32;
 
@@ -45,6 +46,10 @@ export const handAgentSettings = defineSettings({
     parse: integer({ min: 0, max: 24 * 3_600_000 }),
     default: 4_000,
     help: "How long running calls may go on once the agent was told to stop; then, or at a second signal, they are ended. A supervisor has to wait some 10 s longer.",
+  },
+  TENDON_HAND_AGENT_REACH: {
+    parse: reachList(),
+    help: "Hosts of the agent's network that it connects the proxy to, for MCP servers with hand-agent:// URLs: host:port, *.domain:port or address:port, separated by commas; a port may be *. Without it none.",
   },
   TENDON_HAND_AGENT_TEST_SCRIPT: {
     parse: text(),
@@ -170,6 +175,16 @@ function parseOptions(argv: readonly string[]) {
   } catch (error) {
     throw new StartupError(`${(error as Error).message.split("\n")[0]}; --help says what there is`, 2);
   }
+}
+
+/** Looked at when the program starts, so that a typing error is not found out by a call. */
+function reachList(): Parser<readonly string[]> {
+  const entries = list((part) => part);
+  return (value) => {
+    const parts = entries(value);
+    new ReachList(parts);
+    return parts;
+  };
 }
 
 function labels(): Parser<Readonly<Record<string, string>>> {

@@ -83,6 +83,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     capacity: values.TENDON_HAND_AGENT_CAPACITY,
     caFile: values.TENDON_CA_FILE,
     proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
+    reach: values.TENDON_HAND_AGENT_REACH,
     once,
     drainMs: values.TENDON_HAND_AGENT_DRAIN_MS,
     build: BUILD,

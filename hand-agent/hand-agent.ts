@@ -4,6 +4,7 @@ import { type Connection as Dialled, type DialOptions, dial } from "../kit/dial/
 import { isTendonError, messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
+import { NameResolver } from "../kit/network/name-resolver.ts";
 import { StartupError } from "../kit/program.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
 import type { Tracing } from "../kit/trace.ts";
@@ -33,6 +34,8 @@ import { mountsServer } from "./mounts/mounts-server.ts";
 import { withMounts } from "./mounts/tool-with-mounts.ts";
 import { OfflineWatch } from "./offline-watch.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
+import { ReachList } from "./reach/reach-list.ts";
+import { ReachedHosts } from "./reach/reached-hosts.ts";
 import { ServerGeneration } from "./server-generation.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
@@ -50,6 +53,8 @@ export interface HandAgentOptions {
   capacity: number;
   caFile?: string | undefined;
   proxy: DialOptions["proxy"];
+  /** Hosts of its network that it connects the proxy to, each with its port; see ReachList. Not set: none. */
+  reach?: readonly string[] | undefined;
   once?: boolean;
   build: string;
   /** Made for the data directory once that is claimed. */
@@ -83,6 +88,7 @@ interface Parts {
   readonly hands: Hands;
   readonly executions: Executions;
   readonly transfers: Transfers;
+  readonly reached: ReachedHosts;
   readonly offline: OfflineWatch;
   readonly machine: MachineWatch;
 }
@@ -200,12 +206,14 @@ export class HandAgent implements Service {
       dataDir: dataDir.path,
     });
     const transfers = new Transfers(hands, clock, log);
+    const resolver = new NameResolver({ clock });
+    const reached = new ReachedHosts({ list: new ReachList(this.options.reach ?? []), resolver, clock, log });
     const { keepOfflineMs } = this.options;
     const offline = new OfflineWatch({ hands, executions, clock, log, keepOfflineMs });
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
     const tell: Tunnel["send"] = (news) => this.tunnel?.send(news);
     const machine = new MachineWatch({ dir: dataDir.path, offers, tell, log });
-    return { dataDir, key, offers, journal, hands, executions, transfers, offline, machine };
+    return { dataDir, key, offers, journal, hands, executions, transfers, reached, offline, machine };
   }
 
   private async supervise(): Promise<void> {

@@ -141,6 +141,7 @@ function createAreas(deps: AreaDeps): Area[] {
     ...deps,
     ...store,
     proxies: () => proxy.directory,
+    agents: () => hand.privateAgents,
     peers: () => peer.peers,
   });
   const peer = createPeerArea({

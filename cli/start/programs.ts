@@ -96,6 +96,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "DOCKER_TLS_VERIFY",
       "DOCKER_CERT_PATH",
       "TENDON_HAND_AGENT_MCP_FILE",
+      "TENDON_HAND_AGENT_REACH",
       "TENDON_HAND_AGENT_REGISTRY_AUTH_FILE",
     ],
     secret: ["TENDON_JOIN_TOKEN", "TENDON_OTLP_HEADERS"],

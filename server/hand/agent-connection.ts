@@ -118,7 +118,8 @@ export class AgentConnection implements AgentLink {
         `hand agent "${this.handAgentId}" has ${this.waiting.size} commands open`,
       );
     }
-    const commandId = newId("request");
+    const isTunnel = command.case === "startTunnel";
+    const commandId = isTunnel ? (command.value.tunnelId ?? "") : newId("request");
     let stop = () => {};
     try {
       return await new Promise<CommandResult>((resolve, reject) => {
@@ -131,7 +132,9 @@ export class AgentConnection implements AgentLink {
             ),
           ),
         );
-        const message = { ...command, value: { ...command.value, commandId } } as AgentMessage;
+        const message = isTunnel
+          ? command
+          : ({ ...command, value: { ...command.value, commandId } } as AgentMessage);
         if (!this.post(message)) reject(connectionEnded());
       });
     } finally {

@@ -7,17 +7,19 @@ import type {
   ProvisionCommandSchema,
   ReleaseCommandSchema,
   StartTransfer,
+  StartTunnelSchema,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { OpenTransfer } from "../ports/transfers.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 
 export type AgentMessage = NonNullable<MessageInitShape<typeof ConnectResponseSchema>["kind"]>;
 
-/** A command that the agent answers; its id is given by the link. */
+/** A command that the agent answers; its id is given by the link, but for a tunnel, whose own id it is. */
 export type AgentCommand =
   | { readonly case: "provision"; readonly value: MessageInitShape<typeof ProvisionCommandSchema> }
   | { readonly case: "release"; readonly value: MessageInitShape<typeof ReleaseCommandSchema> }
-  | { readonly case: "park"; readonly value: MessageInitShape<typeof ParkCommandSchema> };
+  | { readonly case: "park"; readonly value: MessageInitShape<typeof ParkCommandSchema> }
+  | { readonly case: "startTunnel"; readonly value: MessageInitShape<typeof StartTunnelSchema> };
 
 /** One connection of one agent, here or at another replica. It stands until it ends; what was sent before may have arrived or not. */
 export interface AgentLink {

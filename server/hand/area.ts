@@ -6,6 +6,7 @@ import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { HandControl } from "../ports/hand-control.ts";
 import { type HandsForPeers, NO_PEERS, type Peers } from "../ports/peers.ts";
+import type { PrivateAgents } from "../ports/private-agents.ts";
 import { NO_TUNNELS } from "../ports/tunnels.ts";
 import { AgentConnections } from "./agent-connections.ts";
 import { createHandAgentService } from "./agent-service.ts";
@@ -23,6 +24,7 @@ import { HandOvers } from "./hand-over.ts";
 import { HandParking } from "./hand-parking.ts";
 import { PeerAccess } from "./peer-access.ts";
 import { PeerFeeds } from "./peer-feeds.ts";
+import { PrivateDials } from "./private-dials.ts";
 import { Provisioner } from "./provisioner.ts";
 import { ReachableAgents } from "./reachable-agents.ts";
 import { Reconciler } from "./reconcile.ts";
@@ -47,6 +49,8 @@ export interface HandArea extends Area {
   readonly control: HandControl;
   /** What other replicas may do with the agents that are connected here. */
   readonly forPeers: HandsForPeers;
+  /** As those who connect the proxy to hosts of their networks. */
+  readonly privateAgents: PrivateAgents;
   /** Hand agents whose connections this replica holds. */
   readonly connectedAgents: () => number;
   /** Executions that this replica has to do with now. */
@@ -103,6 +107,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
       new Sweeper(deps, { connections, hub, conclusions, endings, provisioner, parking }),
     ],
     forPeers,
+    privateAgents: new PrivateDials(deps, connections, links),
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),
     connectedAgents: () => connections.all().length,
     runningExecutions: () => hub.size,

@@ -17,6 +17,7 @@ import type {
   OpenTunnelRequest,
   OpenTunnelResponseSchema,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { Principal } from "./principal.ts";
 
 /** The call that carries one end; `fail` ends it also while its caller does not read. */
 export type TunnelCall = Pick<RpcContext, "signal" | "fail">;
@@ -32,6 +33,7 @@ export interface TunnelStreams {
   fromProxy(
     requests: AsyncIterable<OpenTunnelRequest>,
     call: TunnelCall,
+    principal: Principal,
   ): AsyncGenerator<MessageInitShape<typeof OpenTunnelResponseSchema>>;
   /** PeerService.ForwardTunnel: never passed on to a third replica. */
   fromPeer(

@@ -70,7 +70,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
   }
 
   openTunnel(requests: AsyncIterable<OpenTunnelRequest>, context: RpcContext) {
-    return this.deps.tunnels().fromProxy(requests, context);
+    return this.deps.tunnels().fromProxy(requests, context, principalOf(context));
   }
 
   /** No new proxies; those that are here are told to connect elsewhere. */

@@ -4,6 +4,7 @@
  */
 import { type Clock, within } from "../../kit/clock.ts";
 import { invalidField, isTendonError, TendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
 import {
   partsOfRequests,
   partsOfResponses,
@@ -14,15 +15,20 @@ import type { StreamTunnelRequest } from "../../proto/gen/tendon/v1/hand_agent_s
 import type { ForwardTunnelRequest } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { OpenTunnelRequest } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Peers } from "../ports/peers.ts";
+import type { Principal } from "../ports/principal.ts";
+import type { PrivateAgent, PrivateAgents, PrivateTarget } from "../ports/private-agents.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { FarEnd, FarEndWanted, TunnelAsk, TunnelCall, TunnelStreams } from "../ports/tunnels.ts";
 import { brokenOff, type Joint } from "./joint.ts";
 import type { OpenTunnels } from "./open-tunnels.ts";
+import type { PrivateHosts } from "./private-hosts.ts";
 import type { TunnelAccess } from "./tunnel-access.ts";
 
 export interface TunnelServiceDeps {
   readonly tunnels: OpenTunnels;
   readonly access: TunnelAccess;
+  readonly privateHosts: PrivateHosts;
+  readonly agents: () => Pick<PrivateAgents, "dialHere">;
   readonly proxies: () => Pick<ProxyDirectory, "askTunnelHere" | "holders">;
   readonly peers: () => Pick<Peers, "tunnel">;
   readonly clock: Clock;
@@ -53,19 +59,35 @@ export class TunnelService implements TunnelStreams {
     yield* this.lead(joint, parts, call, (joint) => this.toProxy(ask, joint));
   }
 
-  async *fromProxy(requests: AsyncIterable<OpenTunnelRequest>, call: TunnelCall) {
+  async *fromProxy(requests: AsyncIterable<OpenTunnelRequest>, call: TunnelCall, principal: Principal) {
     const iterator = requests[Symbol.asyncIterator]();
     const { kind } = await this.first(iterator);
     if (kind.case !== "open") throw invalidField("open", "must be the first message");
     const { tunnelId } = kind.value;
-    if (tunnelId === "")
-      throw new TendonError("NOT_CONFIGURED", "this server leads no connections into private networks");
-    yield* answered(this.deps.tunnels.join(tunnelId, partsOfRequests(iterator), call));
+    const parts = partsOfRequests(iterator);
+    if (tunnelId !== "") return yield* answered(this.deps.tunnels.join(tunnelId, parts, call));
+    const route = await this.deps.privateHosts.route(kind.value, principal, call.signal);
+    yield* this.deps.privateHosts.first(route, (agent, connected) => {
+      const target = { tunnelId: newId("request"), ...route.target };
+      const joint = this.deps.tunnels.add(target.tunnelId, { handAgentId: agent.handAgentId });
+      return this.lead(joint, parts, call, async () => {
+        await this.toAgent(agent, target, joint);
+        connected();
+      });
+    });
   }
 
   async *fromPeer(requests: AsyncIterable<ForwardTunnelRequest>, call: TunnelCall) {
     const iterator = requests[Symbol.asyncIterator]();
-    const { ask } = await this.first(iterator);
+    const { ask, start } = await this.first(iterator);
+    if (start?.tunnel !== undefined) {
+      const { handAgentId, generation, tunnel } = start;
+      const joint = this.deps.tunnels.add(tunnel.tunnelId, { handAgentId });
+      const agent = { handAgentId, generation: Number(generation) };
+      return yield* this.lead(joint, partsOfResponses(iterator), call, () =>
+        this.toAgentHere(agent, tunnel, joint),
+      );
+    }
     if (ask === undefined) throw invalidField("ask", "must be in the first message");
     const joint = this.deps.tunnels.add(ask.tunnelId, { handId: ask.handId });
     yield* this.lead(joint, partsOfResponses(iterator), call, (joint) => this.toProxyHere(ask, joint));
@@ -118,6 +140,22 @@ export class TunnelService implements TunnelStreams {
         part: "proxy",
       });
     await this.deps.tunnels.awaitAsked(ask.tunnelId, asked.instanceId, asked.accepted, joint);
+  }
+
+  private async toAgent(agent: PrivateAgent, target: PrivateTarget, joint: Joint): Promise<void> {
+    const { replicaId, handAgentId, generation } = agent;
+    if (replicaId === undefined) return this.toAgentHere(agent, target, joint);
+    const start = { handAgentId, generation: BigInt(generation), tunnel: target };
+    await this.over(replicaId, { start }, joint);
+  }
+
+  private async toAgentHere(
+    agent: Pick<PrivateAgent, "handAgentId" | "generation">,
+    target: PrivateTarget,
+    joint: Joint,
+  ): Promise<void> {
+    const dialled = this.deps.agents().dialHere(agent, target);
+    await this.deps.tunnels.awaitAsked(target.tunnelId, agent.handAgentId, dialled, joint);
   }
 
   /** The end hangs on another replica: this one takes the part of both calls there. */
