@@ -10,6 +10,7 @@ import type { Bench, BenchContext } from "./frame/bench.ts";
 import { thisMachine } from "./frame/machine.ts";
 import { reportJson, reportTable } from "./frame/report.ts";
 import { history } from "./history.ts";
+import { http } from "./http.ts";
 import { provision } from "./provision.ts";
 import { tail } from "./tail.ts";
 import { ttft } from "./ttft.ts";
@@ -23,6 +24,7 @@ const BENCHES: readonly Bench[] = [
   execute,
   flood,
   history,
+  http,
   provision,
   tail,
   ttft,

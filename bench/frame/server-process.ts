@@ -10,6 +10,12 @@ import { POOL_SIZE, type PrivatePostgres } from "./private-postgres.ts";
 export type SessionClient = Client<typeof SessionService>;
 
 export interface ServerProcess {
+  readonly url: string;
+  /** Of an admin. */
+  readonly key: string;
+  /** What new sessions are made of. */
+  readonly agentId: string;
+  readonly environmentId: string;
   readonly sessions: SessionClient;
   /** A client over a connection of its own. */
   connect(): SessionClient;
@@ -40,8 +46,14 @@ export async function startServerProcess(
   };
   const sessions = connect();
   const { agent } = await platform.client(AgentService).createAgent({ spec: { name: "bench" } });
-  const create = async () => (await sessions.createSession({ agentId: agent?.id ?? "" })).session?.id ?? "";
+  const agentId = agent?.id ?? "";
+  const create = async () => (await sessions.createSession({ agentId })).session?.id ?? "";
+  const { session } = await sessions.createSession({ agentId });
   return {
+    url: platform.url,
+    key: platform.adminKey,
+    agentId,
+    environmentId: session?.environmentId ?? "",
     sessions,
     connect,
     async newSessions(count) {

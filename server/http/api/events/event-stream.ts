@@ -16,7 +16,7 @@ import type { Event, Preview } from "../../../../proto/gen/tendon/v1/event_pb.js
 import { EventOrder, SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import type { ApiCall } from "../api-route.ts";
 import { valuesOf } from "../list-query.ts";
-import { isShown } from "./event-json.ts";
+import { eventText, isShown } from "./event-json.ts";
 import { wholeEventText } from "./event-texts.ts";
 
 const DELTA_TYPES = ["agent.message", "agent.thinking"];
@@ -108,8 +108,11 @@ class EventStream {
   }
 
   private async frame(event: Event, position: bigint): Promise<void> {
+    if (position === event.position && event.payloadOmitted === undefined) {
+      return this.write(frameOfMany(event));
+    }
     const text = await wholeEventText(this.call.services, this.sessionId, event);
-    await this.write(`event: ${event.type}\nid: ${position}\n${dataLines(text)}\n\n`);
+    await this.write(frameText(event.type, position, text));
   }
 
   private async preview({ kind }: Preview): Promise<void> {
@@ -149,9 +152,9 @@ class EventStream {
   }
 
   /** Resolves when there is room for more. */
-  private write(text: string): Promise<void> {
+  private write(frame: string | Buffer): Promise<void> {
     const { response } = this;
-    if (response.destroyed || response.write(text)) return Promise.resolve();
+    if (response.destroyed || response.write(frame)) return Promise.resolve();
     return new Promise((resolve) => {
       const go = () => {
         response.off("drain", go).off("close", go);
@@ -160,6 +163,22 @@ class EventStream {
       response.once("drain", go).once("close", go);
     });
   }
+}
+
+const frames = new WeakMap<Event, Buffer>();
+
+/** Watches of one session are told of the same message: its frame is made once. */
+function frameOfMany(event: Event): Buffer {
+  let frame = frames.get(event);
+  if (frame === undefined) {
+    frame = Buffer.from(frameText(event.type, event.position, eventText(event)));
+    frames.set(event, frame);
+  }
+  return frame;
+}
+
+function frameText(type: string, position: bigint, text: string): string {
+  return `event: ${type}\nid: ${position}\n${dataLines(text)}\n\n`;
 }
 
 /** A line of an event's data must not hold a line break; one in a payload's white space is kept as a line of its own. */
