@@ -17,11 +17,13 @@ import type { ReachedHosts } from "./reach/reached-hosts.ts";
 import type { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 import { AGAINST_COPIES } from "./tunnel/supervisor.ts";
+import type { SandboxTunnels } from "./tunnels/sandbox-tunnels.ts";
 
 export interface CommandDeps {
   hands: Hands;
   executions: Executions;
   transfers: Transfers;
+  sandboxTunnels: SandboxTunnels;
   reached: ReachedHosts;
   log: Logger;
 }
@@ -69,7 +71,11 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
   }
 }
 
-async function release({ hands, executions, transfers }: CommandDeps, handId: string): Promise<undefined> {
+async function release(
+  { hands, executions, transfers, sandboxTunnels }: CommandDeps,
+  handId: string,
+): Promise<undefined> {
+  sandboxTunnels.endAll(handId);
   // Calls hear that it was their hand that went, not that their processes died.
   await executions.stopAll("the hand was released", handId);
   await transfers.stopAll(handId, new HandRefusal("HAND_RELEASED", "the hand was released"));
@@ -79,11 +85,12 @@ async function release({ hands, executions, transfers }: CommandDeps, handId: st
 
 /** H6: whoever comes with an older number is refused from here on. */
 async function changeOwner(
-  { hands, transfers, log }: CommandDeps,
+  { hands, transfers, sandboxTunnels, log }: CommandDeps,
   { handId, ownerNumber }: OwnerChanged,
 ): Promise<void> {
   try {
     await hands.changeOwner(handId, ownerNumber);
+    sandboxTunnels.endAll(handId, ownerNumber);
     const why = new HandRefusal("OWNER_CHANGED", "the hand belongs to another session now");
     await transfers.stopAll(handId, why, ownerNumber);
   } catch (error) {

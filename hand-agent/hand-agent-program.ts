@@ -24,6 +24,7 @@ import { purge } from "./purge.ts";
 import { AgentRelays } from "./relay/agent-relays.ts";
 import { TOOL_DEFINITIONS } from "./tools/registry.ts";
 import { openTracing } from "./tracing.ts";
+import { SandboxTunnels } from "./tunnels/sandbox-tunnels.ts";
 
 /** Of programs that are given credentials to look up. */
 const HELPER_ENV = {
@@ -74,6 +75,7 @@ function invocation(): Invocation {
 async function run({ values }: HandAgentSettings, once: boolean): Promise<number> {
   const log = createLogger("hand-agent", values.TENDON_LOG_LEVEL);
   const tracing = openTracing(values, { instanceId: newId("handAgent"), clock: systemClock, log });
+  const sandboxTunnels = new SandboxTunnels(systemClock);
   const agent = new HandAgent({
     url: values.TENDON_URL,
     joinToken: values.TENDON_JOIN_TOKEN,
@@ -87,7 +89,8 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     once,
     drainMs: values.TENDON_HAND_AGENT_DRAIN_MS,
     build: BUILD,
-    drivers: (dataDir, installationId) => driversOf(values, { dataDir, installationId, log }),
+    drivers: (dataDir, installationId) => driversOf(values, { dataDir, installationId, log, sandboxTunnels }),
+    sandboxTunnels,
     clock: systemClock,
     log,
     tracing,
@@ -131,9 +134,17 @@ function purgeHere({ values }: HandAgentSettings, isMeant: boolean): Promise<num
   return purge({ dataDir, drivers, isMeant, clock: systemClock, say });
 }
 
+interface DriverSurroundings {
+  readonly dataDir: string;
+  readonly installationId: () => string;
+  readonly log: Logger;
+  /** Not set where no hand is made. */
+  readonly sandboxTunnels?: SandboxTunnels;
+}
+
 function driversOf(
   values: HandAgentSettings["values"],
-  { dataDir, installationId, log }: { dataDir: string; installationId: () => string; log: Logger },
+  { dataDir, installationId, log, sandboxTunnels }: DriverSurroundings,
 ): Driver[] {
   const { DOCKER_HOST: host, DOCKER_TLS_VERIFY: tlsVerify, DOCKER_CERT_PATH: certPath } = values;
   const options = {
@@ -141,7 +152,7 @@ function driversOf(
     clock: systemClock,
     log,
     tools: TOOL_DEFINITIONS,
-    relays: relaysOf(values, log),
+    relays: relaysOf(values, log, sandboxTunnels),
     process: { isolation: values.TENDON_HAND_AGENT_ISOLATION },
     docker: {
       engine: { host, tlsVerify: tlsVerify !== "", certPath },
@@ -164,6 +175,11 @@ function mcpServersOf({ TENDON_HAND_AGENT_MCP_FILE: path }: HandAgentSettings["v
 }
 
 /** Hands reach the network as this machine does: by its name servers, and through its proxy where it has one. */
-function relaysOf({ HTTPS_PROXY, NO_PROXY }: HandAgentSettings["values"], log: Logger): AgentRelays {
-  return new AgentRelays({ proxy: { httpsProxy: HTTPS_PROXY, noProxy: NO_PROXY }, clock: systemClock, log });
+function relaysOf(
+  { HTTPS_PROXY, NO_PROXY }: HandAgentSettings["values"],
+  log: Logger,
+  tunnels?: SandboxTunnels,
+): AgentRelays {
+  const proxy = { httpsProxy: HTTPS_PROXY, noProxy: NO_PROXY };
+  return new AgentRelays({ proxy, clock: systemClock, log, ...(tunnels === undefined ? {} : { tunnels }) });
 }

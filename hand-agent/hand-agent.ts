@@ -37,11 +37,13 @@ import { proxyRefusal } from "./proxy-refusal.ts";
 import { ReachList } from "./reach/reach-list.ts";
 import { ReachedHosts } from "./reach/reached-hosts.ts";
 import { ServerGeneration } from "./server-generation.ts";
+import { settled } from "./settled.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
 import { Connection, type Tunnel } from "./tunnel/connection.ts";
 import { buildGreeting } from "./tunnel/greeting.ts";
 import { type Attempt, Supervisor } from "./tunnel/supervisor.ts";
+import { SandboxTunnels } from "./tunnels/sandbox-tunnels.ts";
 
 export interface HandAgentOptions {
   url: string;
@@ -63,6 +65,8 @@ export interface HandAgentOptions {
   log: Logger;
   /** Not set: no spans are made. */
   tracing?: Tracing;
+  /** The way of sandboxes to the proxy; the relays of the drivers have it too. */
+  sandboxTunnels?: SandboxTunnels;
   /** How long running calls may go on once the agent was told to stop. */
   drainMs?: number;
   /** Cut off from the server for so long, it ends what runs in its hands. Default: a day. */
@@ -88,6 +92,7 @@ interface Parts {
   readonly hands: Hands;
   readonly executions: Executions;
   readonly transfers: Transfers;
+  readonly sandboxTunnels: SandboxTunnels;
   readonly reached: ReachedHosts;
   readonly offline: OfflineWatch;
   readonly machine: MachineWatch;
@@ -206,6 +211,8 @@ export class HandAgent implements Service {
       dataDir: dataDir.path,
     });
     const transfers = new Transfers(hands, clock, log);
+    const { sandboxTunnels = new SandboxTunnels(clock) } = this.options;
+    sandboxTunnels.ownerOf = (handId) => hands.status(handId)?.ownerNumber;
     const resolver = new NameResolver({ clock });
     const reached = new ReachedHosts({ list: new ReachList(this.options.reach ?? []), resolver, clock, log });
     const { keepOfflineMs } = this.options;
@@ -213,7 +220,19 @@ export class HandAgent implements Service {
     hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
     const tell: Tunnel["send"] = (news) => this.tunnel?.send(news);
     const machine = new MachineWatch({ dir: dataDir.path, offers, tell, log });
-    return { dataDir, key, offers, journal, hands, executions, transfers, reached, offline, machine };
+    return {
+      dataDir,
+      key,
+      offers,
+      journal,
+      hands,
+      executions,
+      transfers,
+      reached,
+      sandboxTunnels,
+      offline,
+      machine,
+    };
   }
 
   private async supervise(): Promise<void> {
@@ -258,6 +277,7 @@ export class HandAgent implements Service {
           return refusal === undefined ? outcome : { kind: "broken", detail: refusal };
         } finally {
           this.tunnel = undefined;
+          this.parts!.sandboxTunnels.disconnected();
           this.parts!.offline.disconnected();
           stopRenewing();
           stopLooking();
@@ -277,6 +297,7 @@ export class HandAgent implements Service {
     if (installationId !== this.identity!.installationId) {
       log.error({ installationId }, "the server is another installation than the one this agent joined");
     }
+    this.parts!.sandboxTunnels.connected(tunnel);
     this.parts!.offline.connected();
     void this.meetServer(generation);
     this.parts!.executions.attach({
@@ -426,13 +447,3 @@ export class HandAgent implements Service {
 }
 
 const DRAINING = { case: "draining", value: { $typeName: "tendon.v1.HandAgentDraining" } } as const;
-
-/** Resolves when the promise has an end, with a function that gives its value or throws its error. */
-function settled<T>(promise: Promise<T>): Promise<() => T> {
-  return promise.then(
-    (value) => () => value,
-    (error) => () => {
-      throw error;
-    },
-  );
-}

@@ -21,7 +21,7 @@ const DEFAULT_WARM_AGE_MS = 3_600_000;
 export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec {
   const { environment } = command;
   if (environment !== undefined) checkEnvironment(environment, driver);
-  const network = networkOf(environment);
+  const network = withTunnels(networkOf(environment), command, driver);
   const container = driver.capabilities.containers === true ? containerOf(environment) : undefined;
   const variables = Object.fromEntries(
     command.resources.flatMap(({ kind }) =>
@@ -31,8 +31,10 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
   // What has no files is given none: a session with a memory store may have such a hand beside others.
   const config = driver.capabilities.ownTools === true ? undefined : mountConfigOf(command);
   const mounts = config === undefined ? undefined : mountSpecsOf(config, driver);
-  // One that waits in a pool has the environment's variables alone, and no mounts.
-  const warm = Object.keys(variables).length === 0 && mounts === undefined ? warmOf(environment) : undefined;
+  // One that waits in a pool has the environment's variables alone, no mounts, and no way to the proxy.
+  const isPlain =
+    Object.keys(variables).length === 0 && mounts === undefined && command.tunnels === undefined;
+  const warm = isPlain ? warmOf(environment) : undefined;
   return {
     handId: command.handId,
     env: { ...environment?.variables, ...variables },
@@ -121,6 +123,25 @@ function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | unde
       // A newer server's mode: less than it says may not be given, nor more.
       throw new HandError(`this hand agent does not know the network mode ${mode as number}`);
   }
+}
+
+/**
+ * A hand that reaches nothing, or some hosts, has a relay for what goes to the proxy. One with the machine's network has
+ * none: no port of this machine is opened for it.
+ */
+function withTunnels(
+  network: HandNetwork | undefined,
+  { handId, tunnels }: ProvisionCommand,
+  driver: Driver,
+): HandNetwork | undefined {
+  if (tunnels === undefined) return network;
+  // What drivers give where nothing is said: containers reach nothing.
+  const byDefault = driver.capabilities.containers === true ? ({ mode: "none" } as const) : undefined;
+  const own = network ?? byDefault;
+  if (own === undefined || own.mode === "unrestricted") return network;
+  const { git, egressHosts } = tunnels;
+  const allowedHosts = own.mode === "limited" ? own.allowedHosts : [];
+  return { mode: "limited", allowedHosts, tunnels: { handId, git, egressHosts } };
 }
 
 function limitsOf(environment: EnvironmentSpec | undefined): HandLimits {

@@ -26,6 +26,7 @@
  */
 
 import type { Clock } from "../../kit/clock.ts";
+import type { TunnelledTraffic } from "../relay/relay.ts";
 import type { ToolResult } from "../result.ts";
 
 export type JsonValue =
@@ -103,7 +104,12 @@ export type HandNetwork =
   /** Nothing but itself. */
   | { readonly mode: "none" }
   /** These hosts alone, by name, through the agent's relay (docs/networking.md). Names, `*.example.com`, IPv4 addresses. */
-  | { readonly mode: "limited"; readonly allowedHosts: readonly string[] }
+  | {
+      readonly mode: "limited";
+      readonly allowedHosts: readonly string[];
+      /** What the relay carries to the proxy. */
+      readonly tunnels?: TunnelledTraffic;
+    }
   | { readonly mode: "unrestricted" };
 
 export interface HandSpec {

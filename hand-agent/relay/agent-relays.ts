@@ -8,7 +8,9 @@ import type { Logger } from "../../kit/log.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
 import { HandError } from "../drivers/driver.ts";
 import { type OwnProgram, ownProgram } from "../own-program.ts";
+import type { SandboxTunnels } from "../tunnels/sandbox-tunnels.ts";
 import { ConnectionBudget, type ConnectionLimits } from "./connection-table.ts";
+import { HandTunnels } from "./hand-tunnels.ts";
 import { HostPolicy } from "./host-policy.ts";
 import { listenInNamespace } from "./namespace-listener.ts";
 import { Outbound } from "./outbound.ts";
@@ -24,6 +26,8 @@ export interface AgentRelaysOptions {
   /** How the agent starts itself; default: as it was started. */
   readonly ownProgram?: (args: readonly string[]) => OwnProgram;
   readonly resolver?: NameResolver;
+  /** The way to the proxy; without it nothing is carried there. */
+  readonly tunnels?: SandboxTunnels;
   readonly limits?: Partial<ConnectionLimits>;
 }
 
@@ -49,9 +53,10 @@ export class AgentRelays implements Relays {
     return this.probed;
   }
 
-  async start({ handId, namespace, allowedHosts, signal }: RelayRequest): Promise<Relay> {
+  async start({ handId, namespace, allowedHosts, tunnels: traffic, signal }: RelayRequest): Promise<Relay> {
     const { clock, log, limits } = this.options;
     const policy = new HostPolicy(allowedHosts);
+    const tunnels = traffic && new HandTunnels(traffic, this.options.tunnels);
     const servers = await this.listen(namespace, signal);
     const relay = new RelayServer({
       handId,
@@ -60,6 +65,7 @@ export class AgentRelays implements Relays {
       budget: this.budget,
       clock,
       log,
+      ...(tunnels === undefined ? {} : { tunnels }),
       ...(limits === undefined ? {} : { limits }),
     });
     relay.serve(servers);

@@ -1,6 +1,7 @@
 /** The connections of one hand's relay: counted, bounded, and ended when they stand still. */
 import type { Socket } from "node:net";
 import type { Clock } from "../../kit/clock.ts";
+import { TunnelStream } from "../../kit/tunnel/tunnel-stream.ts";
 
 export interface ConnectionLimits {
   /** Connections of one hand. */
@@ -32,22 +33,33 @@ export class ConnectionBudget {
   }
 }
 
+/** What a connection leads to. */
+export type Upstream = Socket | TunnelStream;
+
 export class RelayConnection {
   readonly client: Socket;
   /** Where it leads at the moment; requests over one HTTP connection lead to one place each. */
-  private readonly upstreams = new Set<Socket>();
+  private readonly upstreams = new Set<Upstream>();
   private bytesSeen = 0;
   private quietSinceMs: number;
 
   constructor(client: Socket, nowMs: number) {
     this.client = client;
     this.quietSinceMs = nowMs;
-    client.once("close", () => this.destroy());
+    client.once("close", () => this.clientClosed());
   }
 
-  add(upstream: Socket): void {
+  add(upstream: Upstream): void {
     this.upstreams.add(upstream);
     upstream.once("close", () => this.upstreams.delete(upstream));
+  }
+
+  /** Where both directions have ended well, a tunnel still sends on what came last, and ends by itself. */
+  private clientClosed(): void {
+    const isDone = this.client.readableEnded && this.client.writableFinished;
+    for (const upstream of this.upstreams) {
+      if (!(isDone && upstream instanceof TunnelStream && upstream.writableEnded)) upstream.destroy();
+    }
   }
 
   destroy(): void {
@@ -65,7 +77,10 @@ export class RelayConnection {
     return nowMs - this.quietSinceMs > this.allowedMs(sockets, limits);
   }
 
-  private allowedMs(sockets: readonly Socket[], { requestMs, idleMs, halfOpenMs }: ConnectionLimits): number {
+  private allowedMs(
+    sockets: readonly Upstream[],
+    { requestMs, idleMs, halfOpenMs }: ConnectionLimits,
+  ): number {
     if (this.upstreams.size === 0) return requestMs;
     return sockets.some(({ readableEnded }) => readableEnded) ? halfOpenMs : idleMs;
   }

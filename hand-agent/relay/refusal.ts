@@ -8,7 +8,10 @@ export type RefusalReason =
   | "not_resolved"
   | "unreachable"
   | "corporate_proxy"
-  | "too_many_connections";
+  | "too_many_connections"
+  | "not_allowed_for_session"
+  | "no_proxy"
+  | "tunnel_failed";
 
 const STATUS: Readonly<Record<RefusalReason, { code: number; text: string }>> = {
   bad_request: { code: 400, text: "Bad Request" },
@@ -19,6 +22,9 @@ const STATUS: Readonly<Record<RefusalReason, { code: number; text: string }>> = 
   unreachable: { code: 502, text: "Host not reached" },
   corporate_proxy: { code: 502, text: "Refused by the proxy of the network" },
   too_many_connections: { code: 503, text: "Too many connections" },
+  not_allowed_for_session: { code: 403, text: "Not allowed for this session" },
+  no_proxy: { code: 503, text: "No proxy takes the connection" },
+  tunnel_failed: { code: 502, text: "The way to the proxy failed" },
 };
 
 export class RelayRefusal extends Error {

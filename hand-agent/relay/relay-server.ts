@@ -4,9 +4,17 @@ import type { Server, Socket } from "node:net";
 import type { Clock } from "../../kit/clock.ts";
 import type { Logger } from "../../kit/log.ts";
 import { parseHost, parseTarget, type Target } from "../../kit/network/host-name.ts";
+import { TunnelStream } from "../../kit/tunnel/tunnel-stream.ts";
 import { ByteSource } from "./byte-source.ts";
-import { type ConnectionBudget, type ConnectionLimits, ConnectionTable } from "./connection-table.ts";
+import {
+  type ConnectionBudget,
+  type ConnectionLimits,
+  ConnectionTable,
+  type Upstream,
+} from "./connection-table.ts";
 import { DenialLog } from "./denial-log.ts";
+import { readFirstRequest } from "./git-request.ts";
+import type { HandTunnels } from "./hand-tunnels.ts";
 import type { HostPolicy } from "./host-policy.ts";
 import { forwardRequest, MAX_HEADER_BYTES } from "./http-forward.ts";
 import type { Outbound } from "./outbound.ts";
@@ -18,6 +26,8 @@ import { acceptSocks, readSocksRequest, refuseSocks, SOCKS_VERSION } from "./soc
 export interface RelayServerOptions {
   readonly handId: string;
   readonly policy: HostPolicy;
+  /** Not set: nothing goes to the proxy. */
+  readonly tunnels?: HandTunnels;
   readonly outbound: Outbound;
   readonly budget: ConnectionBudget;
   readonly limits?: Partial<ConnectionLimits>;
@@ -104,9 +114,16 @@ export class RelayServer implements Relay {
     socket.setNoDelay(true);
     const source = new ByteSource(socket);
     if (!(await source.fill(1))) return void socket.destroy();
-    const version = source.buffered[0];
+    if (source.buffered[0] === SOCKS_VERSION) {
+      source.release();
+      return this.socks(socket);
+    }
+    if (this.options.tunnels?.takesGit) {
+      const first = await readFirstRequest(source);
+      if (first.kind === "gone") return void socket.destroy();
+      if (first.kind === "git") return this.git(socket, source, first.target);
+    }
     source.release();
-    if (version === SOCKS_VERSION) return this.socks(socket);
     this.http.emit("connection", socket);
     socket.resume();
   }
@@ -115,9 +132,9 @@ export class RelayServer implements Relay {
     const target = await readSocksRequest(socket);
     if (target === undefined) return;
     try {
-      const upstream = await this.connect(target, socket);
+      const upstream = await this.wayOut(target, socket);
       acceptSocks(socket);
-      await this.join(socket, upstream, target);
+      await this.joinAny(socket, upstream, target);
     } catch (error) {
       refuseSocks(socket, this.refusal(error, target, socket).reason);
       socket.resume(); // to hear of its end
@@ -129,10 +146,24 @@ export class RelayServer implements Relay {
     const target = parseTarget(request.url ?? "");
     try {
       if (target === undefined) throw badTarget();
-      const upstream = await this.connect(target, socket);
+      const upstream = await this.wayOut(target, socket);
       socket.write("HTTP/1.1 200 Connection established\r\n\r\n");
       if (head.length > 0) socket.unshift(head);
-      await this.join(socket, upstream, target);
+      await this.joinAny(socket, upstream, target);
+    } catch (error) {
+      socket.end(refusalResponse(this.refusal(error, target, socket)));
+      socket.resume(); // to hear of its end
+    }
+  }
+
+  /** The whole connection is the proxy's: nothing of it is read here. */
+  private async git(socket: Socket, source: ByteSource, target: Target | undefined): Promise<void> {
+    const { tunnels } = this.options;
+    try {
+      if (target === undefined || tunnels === undefined) throw badTarget();
+      const upstream = await this.reach(socket, (signal) => tunnels.connect("git", target, signal));
+      source.release();
+      splice(socket, upstream);
     } catch (error) {
       socket.end(refusalResponse(this.refusal(error, target, socket)));
       socket.resume(); // to hear of its end
@@ -148,7 +179,8 @@ export class RelayServer implements Relay {
     let upstream: Socket | undefined;
     try {
       if (target === undefined) throw badTarget();
-      upstream = await this.connect(target, socket);
+      const to = target;
+      upstream = await this.reach(socket, (signal) => this.dial(to, signal));
       const toServer = path.startsWith("?") ? `/${path}` : path;
       await forwardRequest({ request, response, upstream, host: authority, path: toServer });
     } catch (error) {
@@ -166,14 +198,28 @@ export class RelayServer implements Relay {
     }
   }
 
-  /** The way out for this connection, which ends with it. */
-  private async connect(target: Target, client: Socket): Promise<Socket> {
+  private wayOut(target: Target, client: Socket): Promise<Upstream> {
+    const { tunnels } = this.options;
+    return this.reach<Upstream>(client, (signal) =>
+      tunnels?.takesEgress(target) ? tunnels.connect("egress", target, signal) : this.dial(target, signal),
+    );
+  }
+
+  private dial(target: Target, signal: AbortSignal): Promise<Socket> {
+    return this.options.outbound.connect(target, this.options.policy, signal);
+  }
+
+  /** What this connection leads to; it ends with it. */
+  private async reach<T extends Upstream>(
+    client: Socket,
+    connect: (signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
     const connection = this.table.of(client);
     const gone = new AbortController();
     const onClose = () => gone.abort(new RelayRefusal("unreachable", "the program has gone"));
     client.once("close", onClose);
     try {
-      const upstream = await this.options.outbound.connect(target, this.options.policy, gone.signal);
+      const upstream = await connect(gone.signal);
       upstream.on("error", () => client.destroy());
       if (connection === undefined || client.destroyed) {
         upstream.destroy();
@@ -184,6 +230,11 @@ export class RelayServer implements Relay {
     } finally {
       client.off("close", onClose);
     }
+  }
+
+  private async joinAny(client: Socket, upstream: Upstream, target: Target): Promise<void> {
+    if (upstream instanceof TunnelStream) splice(client, upstream);
+    else await this.join(client, upstream, target);
   }
 
   /** Carries bytes both ways until both sides are done. Each side waits for the other to read. */
@@ -221,6 +272,12 @@ export class RelayServer implements Relay {
     if (!client.destroyed) this.denials.note(error, target);
     return error;
   }
+}
+
+/** Each side's end is passed on to the other, which may go on. What breaks the tunnel has ended the client by then. */
+function splice(client: Socket, tunnel: TunnelStream): void {
+  tunnel.pipe(client);
+  client.pipe(tunnel);
 }
 
 function badTarget(): RelayRefusal {

@@ -16,12 +16,24 @@ export const RELAY_PORT = 7480;
 /** As the agent sees it: a process in the namespace, or a file such as /var/run/docker/netns/… that stands for it. */
 export type NetworkNamespace = { readonly pid: number } | { readonly path: string };
 
+/** Traffic that goes to the proxy, which has what it needs: tokens of repositories, values of variables. */
+export interface TunnelledTraffic {
+  /** The hand that it is opened for. */
+  readonly handId: string;
+  /** Whether requests for `/git/<host>/<path>` are. */
+  readonly git: boolean;
+  /** Hosts whose CONNECT is: names, `*.example.com`, IPv4 addresses. */
+  readonly egressHosts: readonly string[];
+}
+
 export interface RelayRequest {
   readonly handId: string;
   /** Must not be the agent's own; that is refused. */
   readonly namespace: NetworkNamespace;
   /** Host names, `*.example.com` for all subdomains, IPv4 addresses: an environment's `allowed_hosts`. */
   readonly allowedHosts: readonly string[];
+  /** What is carried to the proxy instead; undefined for nothing. */
+  readonly tunnels?: TunnelledTraffic | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 

@@ -11,7 +11,7 @@ import type { HandTiming } from "./timing.ts";
 export interface HandDeps {
   readonly store: Pick<
     Store,
-    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "sessions" | "events"
+    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "sessions" | "events" | "credentials"
   >;
   /** Undefined: memory stores in hands are not kept up to date. */
   readonly memory?: MemorySync | undefined;

@@ -12,6 +12,7 @@ import { provisionedEvent } from "./hand-events.ts";
 import { environmentOf, resourcesOf } from "./hand-messages.ts";
 import { mountsOf } from "./hand-mounts.ts";
 import type { HandParking } from "./hand-parking.ts";
+import { tunnelsOf } from "./hand-tunnels.ts";
 import { choosePlacement, wishOf } from "./rules.ts";
 
 export type Provisioned =
@@ -181,6 +182,7 @@ export class Provisioner implements Service {
     try {
       failpoint("server.hand_placed");
       const mounts = await mountsOf(this.deps, hand);
+      const tunnels = await tunnelsOf(this.deps, hand);
       const answer = await link.command(
         {
           case: "provision",
@@ -192,6 +194,7 @@ export class Provisioner implements Service {
             sessionId: hand.sessionId ?? "",
             ownerNumber: BigInt(hand.ownerNumber),
             ...(mounts === undefined ? {} : { mounts }),
+            ...(tunnels === undefined ? {} : { tunnels }),
           },
         },
         leftMs,

@@ -228,7 +228,8 @@ export class ContainerMaker {
     );
     if (network.mode === "limited") {
       const namespace = { pid: state.Pid };
-      return relays?.start({ handId: unit, namespace, allowedHosts: network.allowedHosts, signal });
+      const { allowedHosts, tunnels } = network;
+      return relays?.start({ handId: unit, namespace, allowedHosts, tunnels, signal });
     }
     const gateways = Object.values(settings.Networks).flatMap(({ Gateway, IPv6Gateway }) =>
       [Gateway, IPv6Gateway].filter((address) => address !== ""),

@@ -1,7 +1,7 @@
 /** A hand's container as the engine is asked for it: what is decided once, as data. */
 import { createHash } from "node:crypto";
 import type { ContainerCreateOptions } from "dockerode";
-import type { HandLimits, MountSpec } from "../driver.ts";
+import type { HandLimits, HandNetwork, MountSpec } from "../driver.ts";
 import { MNT } from "../mounted-dirs.ts";
 import { FIRST_SCRIPT, LANE_SCRIPT } from "./lane-script.ts";
 
@@ -45,10 +45,7 @@ export interface ContainerRecipe {
   readonly runtime?: string;
   readonly env: Readonly<Record<string, string>>;
   readonly limits: HandLimits;
-  readonly network:
-    | { readonly mode: "none" }
-    | { readonly mode: "limited"; readonly allowedHosts: readonly string[] }
-    | { readonly mode: "unrestricted" };
+  readonly network: HandNetwork;
   /** Absent for none. */
   readonly mounts?: readonly MountSpec[];
 }

@@ -39,7 +39,8 @@ export async function openNetwork(options: {
   try {
     if (relays === undefined) throw new HandError("this hand agent limits no networks");
     const namespace = { pid: channel.launcherPid };
-    const relay = await relays.start({ handId, namespace, allowedHosts: network.allowedHosts, signal });
+    const { allowedHosts, tunnels } = network;
+    const relay = await relays.start({ handId, namespace, allowedHosts, tunnels, signal });
     void channel.ended.then(() => relay.close());
   } catch (error) {
     channel.kill();
