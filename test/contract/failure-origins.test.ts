@@ -16,6 +16,7 @@ import { lostEvent } from "../../server/hand/hand-events.ts";
 import * as results from "../../server/hand/results.ts";
 import { giveUpEvents, rescheduledEvent } from "../../server/harness/outcomes.ts";
 import { verdictsFor } from "../../server/harness/overdue-answers.ts";
+import { mcpResultEvent } from "../../server/mcp/results.ts";
 import type { HandRecord } from "../../server/store/hands.ts";
 import { endedCall } from "../../server/store/open-calls.ts";
 import { failuresOf } from "../kit/failures.ts";
@@ -43,6 +44,8 @@ const hand = { handId: "hand_1", slot: "", handAgentId: "hagt_1" } as HandRecord
 const call = { executionId: "sevt_call", slot: "" };
 const open = { eventId: "sevt_call", type: "agent.tool_use", threadId: "" };
 const lost = { part: "sandbox", reason: "WORKSPACE_LOST" } as const;
+
+const mcpError = { content: [], structuredContent: undefined, isError: true };
 
 const told = (result: Parameters<typeof results.resultEvent>[1]) => [results.resultEvent(call, result)];
 const toldFailure = (failure: results.CallFailure) => told(results.failureResult(failure));
@@ -177,6 +180,18 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
     ["a session that kills its harness", () => giveUpEvents(3), ["harness HARNESS_DIED"]],
   ],
   "server/harness/overdue-answers.ts": [["a call that nobody answered", overdue, ["client NOT_ANSWERED"]]],
+  "server/mcp/results.ts": [
+    [
+      "a tool of an MCP server that says no",
+      () => [mcpResultEvent("sevt_c", mcpError, undefined)],
+      ["upstream TOOL_FAILED"],
+    ],
+    [
+      "a call of an MCP server that the proxy answered",
+      () => [mcpResultEvent("sevt_c", mcpError, { part: "proxy", reason: "OUTCOME_UNKNOWN" })],
+      ["proxy OUTCOME_UNKNOWN"],
+    ],
+  ],
   "server/store/open-calls.ts": [
     [
       "a call of an ended session",
