@@ -5,6 +5,7 @@ import type { Clock } from "../kit/clock.ts";
 import type { Connection } from "../kit/dial/dial.ts";
 import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
+import { isHandAgentUrl } from "../kit/network/hand-agent-url.ts";
 import { NameResolver } from "../kit/network/name-resolver.ts";
 import { ownAddresses } from "../kit/network/own-addresses.ts";
 import { StartupError } from "../kit/program.ts";
@@ -20,6 +21,8 @@ import { createMcp, type Mcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
+import { PrivateNetworks } from "./outbound/private-networks.ts";
+import { OutboundRefusal } from "./outbound/refusal.ts";
 import { OutboundRules } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
 import { SessionTokenKeys } from "./session-token.ts";
@@ -74,7 +77,9 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
   const ca = authorities(config.TENDON_PROXY_UPSTREAM_CA_FILE);
   const outbound = new Outbound({ rules, resolver, proxy, clock, ca });
-  const fetch = createFetch(outbound);
+  const proxyClient = connection.client(ProxyService);
+  const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
+  const fetch = fetchEverywhere(createFetch(outbound), privateNetworks);
   const client = connection.client(CredentialService);
   const opener = new Opener(keys);
   const journal = new UseJournal({ credentials: client, clock, log });
@@ -85,7 +90,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
   const tokenKeys = new SessionTokenKeys(clock);
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log });
-  const tunnels = new Tunnels({ client: connection.client(ProxyService), handlers, log });
+  const tunnels = new Tunnels({ client: proxyClient, handlers, log });
   return {
     fetch,
     tunnels,
@@ -102,6 +107,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       await journal.stop();
       listeners.stop();
       outbound.close();
+      privateNetworks.close();
     },
     welcomed({ ownUrls, sealingKeyId, sessionTokenKeys }) {
       opener.sealTo(sealingKeyId);
@@ -113,7 +119,18 @@ export function createParts(deps: PartsDeps): ProxyParts {
     forgetSession(sessionId) {
       tunnels.forgetSession(sessionId);
       mcp.forgetSession(sessionId);
+      privateNetworks.forgetSession(sessionId);
     },
+  };
+}
+
+/** One function for all that the proxy asks: the URL says whether it goes out from here or through a hand agent. */
+function fetchEverywhere(fromHere: OutboundFetch, privateNetworks: PrivateNetworks): OutboundFetch {
+  return async (url, request = {}) => {
+    const text = String(url);
+    if (!isHandAgentUrl(text)) return fromHere(url, request);
+    if (request.sessionId !== undefined) return privateNetworks.fetch(text, request.sessionId, request);
+    throw new OutboundRefusal("bad_url", "a server behind a hand agent is reached for sessions alone");
   };
 }
 

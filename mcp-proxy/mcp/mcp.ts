@@ -51,7 +51,7 @@ async function endUpstream(
   fetch: OutboundFetch,
   clock: Clock,
   log: Logger,
-  { url, currentId, protocolVersion, grant }: McpSession,
+  { sessionId, url, currentId, protocolVersion, grant }: McpSession,
 ): Promise<void> {
   const limit = new AbortController();
   const stop = clock.after(CLOSE_WITHIN_MS, () => limit.abort(new Error("it was not answered in time")));
@@ -66,6 +66,7 @@ async function endUpstream(
       headers,
       signal: limit.signal,
       redirect: "same-origin",
+      sessionId,
     });
     grant?.used(String(response.status));
     await response.body?.cancel();

@@ -128,6 +128,7 @@ export class Upstream {
         body,
         signal: AbortSignal.any([signal, limit.signal]),
         redirect: "same-origin",
+        sessionId: exchange.caller.sessionId,
       });
       grant?.used(String(response.status));
       return response;

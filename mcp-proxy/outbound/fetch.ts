@@ -15,16 +15,21 @@ export interface OutboundRequest {
   readonly signal?: AbortSignal | null | undefined;
   /** `error`: a redirect fails. `same-origin`: 307 and 308 are followed to the same origin, others fail. Default `error`. */
   readonly redirect?: "error" | "same-origin";
+  /** For whom: needed where a hand agent of the session's workspace is on the way (`hand-agent://…`). */
+  readonly sessionId?: string;
 }
 
 export type OutboundFetch = (url: string | URL, request?: OutboundRequest) => Promise<Response>;
+
+/** Where connections come from. */
+type Ways = Pick<Outbound, "http" | "https">;
 
 const MAX_REDIRECTS = 5;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
 const WITHOUT_BODY = new Set([204, 205, 304]);
 
 /** Rejects with an OutboundRefusal, or the signal's reason. A refused redirect names the host that it led to, nothing more. */
-export function createFetch(outbound: Outbound): OutboundFetch {
+export function createFetch(outbound: Ways): OutboundFetch {
   return async (target, request = {}) => {
     let url = parseUrl(target);
     for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
@@ -49,7 +54,7 @@ function parseUrl(target: string | URL): URL {
   return url;
 }
 
-function send(outbound: Outbound, url: URL, request: OutboundRequest): Promise<IncomingMessage> {
+function send(outbound: Ways, url: URL, request: OutboundRequest): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const isSecure = url.protocol === "https:";
     const options: RequestOptions = {

@@ -6,7 +6,6 @@
 import { Agent as HttpAgent } from "node:http";
 import { Agent as HttpsAgent } from "node:https";
 import { isIP, isIPv6, type Socket } from "node:net";
-import { connect as connectTls } from "node:tls";
 import type { Clock } from "../../kit/clock.ts";
 import { type ProxyRoute, type ProxySettings, proxyFor } from "../../kit/dial/proxy-rules.ts";
 import { connectThroughProxy } from "../../kit/network/connect-proxy.ts";
@@ -15,6 +14,7 @@ import { parseHost } from "../../kit/network/host-name.ts";
 import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
 import { OutboundRefusal } from "./refusal.ts";
 import type { Destination, OutboundRules } from "./rules.ts";
+import { secureSocket } from "./secure-socket.ts";
 
 export interface OutboundOptions {
   readonly rules: OutboundRules;
@@ -67,7 +67,9 @@ export class Outbound {
           : await this.connectBy(route, destination, signals);
       // Half-open connections are of no use to HTTP.
       socket.allowHalfOpen = false;
-      return destination.isSecure ? await this.secure(socket, destination.host, signals) : socket;
+      return destination.isSecure
+        ? await secureSocket(socket, destination.host, this.options.ca, signals)
+        : socket;
     } catch (error) {
       signal?.throwIfAborted();
       throw unreachable(destination, error);
@@ -119,27 +121,6 @@ export class Outbound {
       if (error instanceof NameError) throw new OutboundRefusal("not_resolved", error.message);
       throw error;
     }
-  }
-
-  private secure(socket: Socket, host: string, signal: AbortSignal): Promise<Socket> {
-    return new Promise((resolve, reject) => {
-      const name = isIP(host) === 0 ? { servername: host } : {};
-      const ca = this.options.ca === undefined ? {} : { ca: this.options.ca };
-      const tls = connectTls({ socket, host, ALPNProtocols: ["http/1.1"], ...name, ...ca });
-      const fail = (error: unknown) => {
-        tls.destroy();
-        socket.destroy();
-        reject(error);
-      };
-      const onAbort = () => fail(signal.reason);
-      signal.addEventListener("abort", onAbort, { once: true });
-      tls.once("error", fail);
-      tls.once("secureConnect", () => {
-        signal.removeEventListener("abort", onAbort);
-        tls.off("error", fail);
-        resolve(tls);
-      });
-    });
   }
 
   /** An agent asks for its connections here. */

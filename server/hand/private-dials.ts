@@ -25,8 +25,9 @@ export class PrivateDials implements PrivateAgents {
     this.links = links;
   }
 
-  async ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[]> {
+  async ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[] | undefined> {
     const agents = pool === "" ? [] : await this.deps.store.handAgents.candidates(workspaceId, pool);
+    if (agents.length === 0) return undefined;
     const found = agents
       .flatMap((agent) => this.links.reach(agent) ?? [])
       .filter((link) => !link.draining)

@@ -16,8 +16,11 @@ export interface PrivateTarget {
 }
 
 export interface PrivateAgents {
-  /** Agents of the workspace's pool that can be asked now, wherever they are connected. Each time another comes first. */
-  ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[]>;
+  /**
+   * Agents of the workspace's pool that can be asked now, wherever they are connected; each time another comes first. Undefined
+   * when no agent has joined the pool.
+   */
+  ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[] | undefined>;
   /**
    * Has an agent of this replica connect to the host; resolves once it has, and opens its stream. NO_HAND_AGENT when this
    * replica does not hold it; ROLE_NOT_ALLOWED when its machine does not let it, UNAVAILABLE when the host is not reached,

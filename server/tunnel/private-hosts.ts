@@ -36,7 +36,7 @@ export class PrivateHosts {
     this.deps = deps;
   }
 
-  /** Who may be asked to connect. NOT_FOUND, SESSION_ARCHIVED, NO_HAND_AGENT, INVALID_FIELD. */
+  /** Who may be asked to connect. NOT_FOUND, NO_HAND_AGENT, INVALID_FIELD. */
   async route(open: ProxyTunnelOpen, principal: Principal, signal: AbortSignal): Promise<PrivateRoute> {
     const target = targetOf(open.host, open.port);
     if (target === undefined) throw invalidField("open.host", "must be a host name or address, with a port");
@@ -44,8 +44,11 @@ export class PrivateHosts {
     const session = await this.deps.credentials.session(open.sessionId);
     if (session === undefined || !maySee(principal, session.workspaceId))
       throw notFound("session", open.sessionId);
-    if (session.isArchived) throw refusal("SESSION_ARCHIVED", "the session is archived");
+    // One that is archived still ends what it had begun; what a session may begin is the proxy's to say.
     const agents = await this.agentsOf(session.workspaceId, open.pool, signal);
+    if (agents === undefined) {
+      throw refusal("NO_HAND_AGENT", `the workspace has no hand agent in pool "${open.pool}"`);
+    }
     if (agents.length > 0) return { target, agents: agents.slice(0, MAX_TRIES) };
     throw refusal("NO_HAND_AGENT", `no hand agent of pool "${open.pool}" is online`);
   }
@@ -76,12 +79,16 @@ export class PrivateHosts {
     throw failures.find((error) => !isTendonError(error, "ROLE_NOT_ALLOWED")) ?? failures[0] ?? none();
   }
 
-  private async agentsOf(workspaceId: string, pool: string, signal: AbortSignal): Promise<PrivateAgent[]> {
+  private async agentsOf(
+    workspaceId: string,
+    pool: string,
+    signal: AbortSignal,
+  ): Promise<PrivateAgent[] | undefined> {
     const { agents, clock } = this.deps;
     const deadlineMs = clock.monotonicMs() + AGENT_WITHIN_MS;
     for (;;) {
       const found = await agents().ofPool(workspaceId, pool);
-      if (found.length > 0 || clock.monotonicMs() >= deadlineMs) return found;
+      if (found === undefined || found.length > 0 || clock.monotonicMs() >= deadlineMs) return found;
       await clock.sleep(LOOK_EVERY_MS, signal);
     }
   }

@@ -48,12 +48,16 @@ export interface McpRig {
 
 export const SERVER = "far side";
 
-export async function startMcpRig(): Promise<McpRig> {
-  const vault = await startVaultRig();
+/** `upstreamCaFile`: certificates that MCP servers may show. */
+export async function startMcpRig(
+  options: { peers?: boolean; upstreamCaFile?: string } = {},
+): Promise<McpRig> {
+  const vault = await startVaultRig(options);
   const proxy = await startProxy({
     url: vault.server.url,
     key: vault.proxyKey,
     keys: await newSealingKeys(),
+    upstreamCaFile: options.upstreamCaFile,
   });
   const signingKey = await loadOrCreateKeyFile(`${vault.server.dataDir}/session-token.key`);
   const tokenOf = (sessionId: string, epoch: number) => {

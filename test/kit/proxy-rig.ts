@@ -28,6 +28,8 @@ export interface TestProxyOptions {
   readonly keys: SealingKeys;
   readonly destinations?: "changeable" | "fixed";
   readonly deny?: string[];
+  /** Certificates of MCP servers to trust besides the system's. */
+  readonly upstreamCaFile?: string | undefined;
   /** What harnesses are told; not set: where it listens. */
   readonly proxyUrl?: string;
   /** For connections out of sandboxes, in place of the proxy's own. */
@@ -67,7 +69,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     TENDON_URL: url,
     TENDON_PROXY_DENY: deny,
     TENDON_PROXY_DESTINATIONS: destinations,
-    TENDON_PROXY_UPSTREAM_CA_FILE: undefined,
+    TENDON_PROXY_UPSTREAM_CA_FILE: options.upstreamCaFile,
   };
   const parts = createParts({
     config,

@@ -41,9 +41,9 @@ export interface VaultRig {
   stop(): Promise<void>;
 }
 
-export async function startVaultRig(): Promise<VaultRig> {
+export async function startVaultRig({ peers = false } = {}): Promise<VaultRig> {
   const database = await createTestDatabase();
-  const server = await startServer({ databaseUrl: database.url });
+  const server = await startServer({ databaseUrl: database.url, peers });
   const admin = server.client(AdminService);
   return {
     database,
