@@ -220,7 +220,11 @@ export class RelayServer implements Relay {
     client.once("close", onClose);
     try {
       const upstream = await connect(gone.signal);
-      upstream.on("error", () => client.destroy());
+      upstream.on("error", () => {
+        // A tunnel that broke must not look like an answer that has ended.
+        if (upstream instanceof TunnelStream) client.resetAndDestroy();
+        else client.destroy();
+      });
       if (connection === undefined || client.destroyed) {
         upstream.destroy();
         throw new RelayRefusal("unreachable", "the program has gone");

@@ -18,6 +18,7 @@ import { type AgentProgram, makeAgentDir, startAgentProgram, tokenFile } from ".
 import { newSealingKeys, startProxy, type TestProxy, type TestProxyOptions } from "./proxy-rig.ts";
 import { collectCall, toolUse } from "./replica-rig.ts";
 import type { TestServer } from "./server.ts";
+import { startTcpRelay, type TcpRelay } from "./tcp-relay.ts";
 import { startVaultRig, type VaultRig } from "./vault-rig.ts";
 
 type Environment = Exclude<MessageInitShape<typeof EnvironmentSpecSchema>, { $typeName: string }>;
@@ -36,6 +37,8 @@ export interface TunnelRig {
   readonly taken: SandboxConnection[];
   /** What the handlers do with a connection. */
   handle: (connection: SandboxConnection) => void;
+  /** Between the agent and its server. */
+  readonly agentsWay: TcpRelay;
   agent: AgentProgram;
   proxy: TestProxy;
   startProxyAt(server: TestServer, options?: Partial<TestProxyOptions>): Promise<TestProxy>;
@@ -44,7 +47,8 @@ export interface TunnelRig {
 }
 
 export async function startTunnelRig(agentEnv: Record<string, string> = {}): Promise<TunnelRig> {
-  const vault = await startVaultRig();
+  const vault = await startVaultRig({ peers: true });
+  const agentsWay = await startTcpRelay(vault.server.port);
   const { server, home, database } = vault;
   const keys = await newSealingKeys();
   const harnessKey = await server.localKey("harness");
@@ -62,7 +66,7 @@ export async function startTunnelRig(agentEnv: Record<string, string> = {}): Pro
   const agent = startAgentProgram(
     [
       "--url",
-      server.url,
+      `http://127.0.0.1:${agentsWay.port}`,
       "--data-dir",
       `${dir.path}/data`,
       "--token-file",
@@ -76,6 +80,7 @@ export async function startTunnelRig(agentEnv: Record<string, string> = {}): Pro
     vault,
     variableVault: "",
     taken,
+    agentsWay,
     handle: ({ stream }) => stream.pipe(stream),
     agent,
     proxy: await startProxyAt(server),
@@ -110,6 +115,7 @@ export async function startTunnelRig(agentEnv: Record<string, string> = {}): Pro
       await rig.proxy.stop();
       rig.agent.process.kill("SIGTERM");
       await rig.agent.ended;
+      await agentsWay.close();
       await vault.stop();
       await dir.remove();
     },
