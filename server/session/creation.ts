@@ -11,6 +11,7 @@ import {
   type CreateSessionRequest,
   CreateSessionRequestSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { AgentRules } from "../ports/agent-rules.ts";
 import type { MemoryAttachments } from "../ports/memory.ts";
 import type { Principal } from "../ports/principal.ts";
 import type { AgentStore } from "../store/agents.ts";
@@ -21,6 +22,7 @@ import { checkEmit } from "./rules.ts";
 import { checkVaults } from "./vault-check.ts";
 
 export interface CreationDeps {
+  readonly agentRules: AgentRules;
   readonly agents: Pick<AgentStore, "find">;
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
   readonly memory: MemoryAttachments;
@@ -138,13 +140,15 @@ async function findAgent(
   request: CreateSessionRequest,
   workspaceId: string,
 ): Promise<Agent> {
-  const { agentId, agentVersion } = request;
+  const { agentId, agentVersion, agentSpec } = request;
   const agent = agentId.includes("\0") ? undefined : await deps.agents.find(agentId, agentVersion);
   if (!agent || agent.workspaceId !== workspaceId) throw notFound("agent", agentId);
   if (agent.archivedAt) {
     throw new TendonError("AGENT_ARCHIVED", `the agent "${agentId}" is archived`, { agent_id: agentId });
   }
-  return agent;
+  if (agentSpec === undefined) return agent;
+  await deps.agentRules.check(agentSpec, workspaceId);
+  return { ...agent, spec: agentSpec };
 }
 
 export async function findEnvironment(deps: CreationDeps, id: string, workspaceId: string): Promise<string> {

@@ -105,6 +105,46 @@ async function untilIdle(response: Response) {
   return frames;
 }
 
+describe("a session over HTTP", () => {
+  it("may have another model, system prompt and tools than its agent, for itself alone", async () => {
+    const { agent } = await newSession();
+    const environment = await client.beta.environments.create({ name: `other ${agent.id}` });
+    const session = await client.beta.sessions.create({
+      agent: {
+        type: "agent_with_overrides",
+        id: agent.id,
+        model: { id: "claude-other" },
+        system: "Only here.",
+        tools: [],
+      },
+      environment_id: environment.id,
+    });
+    expect(session.agent).toMatchObject({
+      id: agent.id,
+      version: 1,
+      name: "helper",
+      model: { id: "claude-other" },
+      system: "Only here.",
+      tools: [],
+    });
+    expect((await client.beta.agents.retrieve(agent.id)).system).toBeNull();
+    await client.beta.sessions.events.send(session.id, { events: [say("who are you")] });
+    const path = `/v1/sessions/${session.id}/events/stream`;
+    await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
+    const asked = api.requests.findLast(({ json }) => json?.model === "claude-other");
+    expect(JSON.stringify(asked?.json?.system)).toContain("Only here.");
+    const bad = client.beta.sessions.create({
+      agent: {
+        type: "agent_with_overrides",
+        id: agent.id,
+        mcp_servers: [{ type: "url", name: "s", url: "https://example.com/mcp" }],
+      },
+      environment_id: environment.id,
+    });
+    await expect(bad).rejects.toMatchObject({ status: 400 });
+  });
+});
+
 describe("the event stream", () => {
   it("goes on after the frame that a client saw last, without a gap and without a repeat (L4)", async () => {
     const { id } = await newSession();

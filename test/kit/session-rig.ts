@@ -14,6 +14,7 @@ import { type SigningKey, signingKeyFromPem } from "../../kit/sign/key-file.ts";
 import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { createAgentRules } from "../../server/agent/agent-rules.ts";
 import { createAttachments } from "../../server/memory/attachments.ts";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
@@ -130,6 +131,7 @@ export async function startReplica(options: {
   const leases = createLeaseStore(pool);
   const released: string[] = [];
   const area = createSessionArea({
+    agentRules: createAgentRules(createAgentStore(pool)),
     events,
     sessions: createSessionStore(pool),
     logCopies: createLogCopyStore(pool),

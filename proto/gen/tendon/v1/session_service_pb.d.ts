@@ -6,6 +6,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import type { Message } from "@bufbuild/protobuf";
 import type { Checkpoint, Event, EventInput, EventReceipt, LeaseProof, Preview } from "./event_pb.js";
 import type { Budget, Session, SessionResourceInput, SessionStatus } from "./session_pb.js";
+import type { AgentSpec } from "./agent_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
@@ -95,6 +96,14 @@ export declare type CreateSessionRequest = Message<"tendon.v1.CreateSessionReque
    * @generated from field: repeated tendon.v1.SessionResourceInput resources = 11;
    */
   resources: SessionResourceInput[];
+
+  /**
+   * What the agent is in this session alone, instead of what its version says; checked like a version of its own. The
+   * session shows it under the id and version of `agent_id`. Unset: as the version says.
+   *
+   * @generated from field: tendon.v1.AgentSpec agent_spec = 12;
+   */
+  agentSpec?: AgentSpec | undefined;
 };
 
 /**

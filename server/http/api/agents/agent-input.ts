@@ -58,8 +58,16 @@ export function changedAgentSpec(before: AgentSpec, fields: Fields): AgentSpec {
   return spec;
 }
 
-/** Tools and MCP servers, of an agent or of a session's override. */
-export function applyTools(spec: AgentSpec, fields: Fields): void {
+/** Of one session: what is said stands instead of what the agent has, and null clears it. */
+export function overriddenSpec(before: AgentSpec, fields: Fields): AgentSpec {
+  const spec = clone(AgentSpecSchema, before);
+  if (fields.has("model")) spec.model = modelOf(fields, spec);
+  if (fields.has("system")) spec.system = fields.text("system") ?? "";
+  applyTools(spec, fields);
+  return spec;
+}
+
+function applyTools(spec: AgentSpec, fields: Fields): void {
   if (fields.has("tools")) spec.tools = create(AgentSpecSchema, { tools: toolsOf(fields) }).tools;
   if (fields.has("mcp_servers")) {
     const servers = (fields.objects("mcp_servers") ?? []).map((server) => {
@@ -72,7 +80,7 @@ export function applyTools(spec: AgentSpec, fields: Fields): void {
   if (skills.length > 0) throw invalidField(fields.at("skills"), "skills are not offered by this build");
 }
 
-export function modelOf(fields: Fields, before: Pick<AgentSpec, "model">): AgentSpec["model"] {
+function modelOf(fields: Fields, before: Pick<AgentSpec, "model">): AgentSpec["model"] {
   const said = fields.value.model;
   const limits = {
     maxOutputTokens: before.model?.maxOutputTokens ?? 0,

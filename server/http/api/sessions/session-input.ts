@@ -20,6 +20,7 @@ const MAX_CENTS = 1_000_000_000_000;
 type CreateSession = Extract<MessageInitShape<typeof CreateSessionRequestSchema>, { $typeName?: never }>;
 type ResourceInput = MessageInitShape<typeof SessionResourceInputSchema>;
 
+/** All but the agent. */
 export function newSessionRequest({ fields, text }: RequestBody): CreateSession {
   fields.only(
     "agent",
@@ -33,7 +34,6 @@ export function newSessionRequest({ fields, text }: RequestBody): CreateSession 
   );
   const budget = fields.object("budget");
   return {
-    ...agentOf(fields),
     environmentId: fields.text("environment_id") ?? "",
     title: fields.text("title") ?? "",
     metadata: metadataPatch(fields),
@@ -44,14 +44,30 @@ export function newSessionRequest({ fields, text }: RequestBody): CreateSession 
   };
 }
 
-function agentOf(fields: Fields): Pick<CreateSession, "agentId" | "agentVersion"> {
+/** An agent that a session is made of, and what is different in this session alone. */
+export interface AgentChoice {
+  readonly agentId: string;
+  /** 0 for the newest. */
+  readonly agentVersion: number;
+  readonly overrides: Fields | undefined;
+}
+
+export function agentChoice(fields: Fields): AgentChoice {
   const said = fields.value.agent;
-  if (typeof said === "string" && said !== "") return { agentId: said };
+  if (typeof said === "string" && said !== "") {
+    return { agentId: said, agentVersion: 0, overrides: undefined };
+  }
   if (said === undefined || said === null || said === "") throw invalidField("agent", "is required");
   const agent = fieldsOf(said, "agent");
-  if (agent.word("type", ["agent", "agent_with_overrides"]) === "agent_with_overrides")
-    throw invalidField("agent.type", "overrides are not offered by this build");
-  return { agentId: agent.requiredText("id"), agentVersion: agent.integer("version") ?? 0 };
+  const type = agent.word("type", ["agent", "agent_with_overrides"]);
+  if (type === "agent_with_overrides") {
+    agent.only("type", "id", "version", "model", "system", "tools", "mcp_servers", "skills");
+  } else agent.only("type", "id", "version");
+  return {
+    agentId: agent.requiredText("id"),
+    agentVersion: agent.integer("version") ?? 0,
+    overrides: type === "agent_with_overrides" ? agent : undefined,
+  };
 }
 
 function resourceOf(resource: Fields): ResourceInput {

@@ -3,12 +3,14 @@
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../../../kit/clock.ts";
 import { invalidField } from "../../../../kit/errors.ts";
+import { AgentService } from "../../../../proto/gen/tendon/v1/agent_service_pb.js";
 import type { Session } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
+import { overriddenSpec } from "../agents/agent-input.ts";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { flagOf, limitOf, pageOf, rangeOf, valuesOf } from "../list-query.ts";
 import { metadataPatch } from "../metadata.ts";
-import { budgetOf, newSessionRequest } from "./session-input.ts";
+import { agentChoice, budgetOf, newSessionRequest } from "./session-input.ts";
 import { STATUSES, sessionJson } from "./session-json.ts";
 
 const MOST = 100;
@@ -19,10 +21,7 @@ export function sessionRoutes(clock: Clock): ApiRoute[] {
   const json = (session: Session | undefined) => sessionJson(session!, clock.nowMs());
   const path = "/v1/sessions/{session_id}";
   return [
-    route("POST", "/v1/sessions", async ({ services, body, requestId }) => {
-      const request = { ...newSessionRequest(body), requestId };
-      return json((await services.call(method.createSession, request)).session);
-    }),
+    route("POST", "/v1/sessions", async (call) => json(await createSession(call))),
     route("GET", "/v1/sessions", (call) => listSessions(call, json)),
     route("GET", path, async ({ services, params }) =>
       json((await services.call(method.getSession, { sessionId: params.session_id! })).session),
@@ -39,6 +38,18 @@ export function sessionRoutes(clock: Clock): ApiRoute[] {
       return json((await services.call(method.archiveSession, request)).session);
     }),
   ];
+}
+
+/** With overrides the version is read first, and pinned. */
+async function createSession({ services, body, requestId }: ApiCall): Promise<Session | undefined> {
+  const { agentId, agentVersion, overrides } = agentChoice(body.fields);
+  const request = { ...newSessionRequest(body), requestId, agentId, agentVersion };
+  if (overrides === undefined) return (await services.call(method.createSession, request)).session;
+  const found = await services.call(AgentService.method.getAgent, { agentId, version: agentVersion });
+  const { version, spec } = found.agent!;
+  const agentSpec = overriddenSpec(spec!, overrides);
+  return (await services.call(method.createSession, { ...request, agentVersion: version, agentSpec }))
+    .session;
 }
 
 type Json = (session: Session | undefined) => unknown;

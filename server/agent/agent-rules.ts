@@ -1,0 +1,14 @@
+/** The rules of agents, for other areas. */
+import type { AgentRules } from "../ports/agent-rules.ts";
+import type { AgentStore } from "../store/agents.ts";
+import { checkMembersExist } from "./members.ts";
+import { checkAgentSpec } from "./rules.ts";
+
+export function createAgentRules(agents: Pick<AgentStore, "find">): AgentRules {
+  return {
+    async check(spec, workspaceId) {
+      checkAgentSpec(spec);
+      await checkMembersExist(agents, spec, workspaceId);
+    },
+  };
+}

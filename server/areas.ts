@@ -1,0 +1,157 @@
+import { bindService } from "../kit/rpc/service.ts";
+import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
+import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
+import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
+import { AdminServiceHandler } from "./admin/service.ts";
+import { createAgentRules } from "./agent/agent-rules.ts";
+import { AgentServiceHandler } from "./agent/service.ts";
+import type { AppDeps } from "./app.ts";
+import type { ServerConfig } from "./config.ts";
+import { EnvironmentServiceHandler } from "./environment/service.ts";
+import { createHandArea } from "./hand/area.ts";
+import { createHarnessArea } from "./harness/area.ts";
+import type { ServerMetrics } from "./http/metrics.ts";
+import { createMcpCalls } from "./mcp/calls.ts";
+import { createMemoryArea } from "./memory/area.ts";
+import { createPeerArea, type PeerArea } from "./peer/area.ts";
+import type { Area } from "./ports/area.ts";
+import type { HandControl } from "./ports/hand-control.ts";
+import type { HarnessDispatch } from "./ports/harness-dispatch.ts";
+import type { SessionTokens } from "./ports/session-tokens.ts";
+import { createProxyArea } from "./proxy/area.ts";
+import type { SessionArea } from "./session/area.ts";
+import { createSessionArea } from "./session/area.ts";
+import { createTunnelArea } from "./tunnel/area.ts";
+import { createVaultArea } from "./vault/area.ts";
+
+export interface AreaDeps extends AppDeps {
+  readonly metrics: ServerMetrics;
+  readonly sessionTokens: SessionTokens;
+  /** A key was revoked here, or without an id many were. */
+  readonly forgetKey: (apiKeyId?: string) => void;
+}
+
+/** Ports that point back at a later area are closures over it: called only once everything is built. */
+export function createAreas(deps: AreaDeps): Area[] {
+  const { config, store, clock, log, defaultWorkspaceId, metrics, sessionTokens } = deps;
+  const proxy = createProxyArea({
+    ...deps,
+    replicas: store.replicas,
+    peers: () => peer.peers,
+    tunnels: () => tunnel.streams,
+  });
+  const tunnel = createTunnelArea({
+    ...deps,
+    ...store,
+    proxies: () => proxy.directory,
+    agents: () => hand.privateAgents,
+    peers: () => peer.peers,
+  });
+  const peer = createPeerArea({
+    ...deps,
+    replicas: store.replicas,
+    key: deps.peerKey,
+    caFile: config.TENDON_CA_FILE,
+    clientCertificate: clientCertificate(config),
+    sessions: () => session.forPeers,
+    hands: () => hand.forPeers,
+    proxies: () => proxy.directory,
+    tunnels: () => tunnel.streams,
+    loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
+  });
+  const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
+  const dispatch: HarnessDispatch = {
+    wake: (sessionId) => harness.dispatch.wake(sessionId),
+    async withdraw(sessionId, detail) {
+      await harness.dispatch.withdraw(sessionId, detail);
+      peer.tell({ case: "leaseWithdrawn", value: { sessionId, detail } });
+    },
+  };
+  const session = createSessionArea({
+    ...deps,
+    ...store,
+    agentRules: createAgentRules(store.agents),
+    memory: memory.attachments,
+    passPreviews: peer.passPreviews,
+    isAlone: peer.isAlone,
+    dispatch,
+    hands: {
+      releaseSession: async (sessionId) => {
+        peer.tell({ case: "sessionEnded", value: { sessionId } });
+        await hand.control.releaseSession(sessionId);
+        proxy.directory.forgetSession(sessionId);
+      },
+    },
+  });
+  const { sessionLog, sessionDirectory } = session;
+  const hand = createHandArea({
+    ...deps,
+    log: sessionLog,
+    logger: log,
+    peers: peer.peers,
+    memory: memory.sync,
+    tunnels: () => tunnel.streams,
+    timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
+    defaultDriver: config.TENDON_DEFAULT_DRIVER,
+  });
+  const harness = createHarnessArea({
+    ...deps,
+    ...store,
+    sessionLog,
+    sessions: sessionDirectory,
+    hands: hand.control,
+    tokens: sessionTokens,
+    proxies: proxy.directory,
+    leaseTtlMs: config.TENDON_LEASE_TTL_MS,
+  });
+  showHands(metrics, hand);
+  const handControl = announcing(hand.control, peer.tell);
+  const vault = createVaultArea({
+    ...deps,
+    ...store,
+    proxies: proxy.directory,
+    calls: createMcpCalls({ calls: store.mcpCalls, log: sessionLog }),
+  });
+  const definitions = createDefinitions(deps, session, handControl);
+  return [session, hand, harness, memory, proxy, tunnel, vault, peer, ...definitions];
+}
+
+/** What is kept and told, and does nothing by itself. */
+function createDefinitions(deps: AreaDeps, { trees }: SessionArea, handControl: HandControl): Area[] {
+  const { store, defaultWorkspaceId } = deps;
+  const admin = new AdminServiceHandler({ ...deps, trees, handControl });
+  const agent = new AgentServiceHandler({ ...store, defaultWorkspaceId });
+  const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
+  return [
+    { name: "admin", services: [bindService(AdminService, admin)] },
+    { name: "agent", services: [bindService(AgentService, agent)] },
+    { name: "environment", services: [bindService(EnvironmentService, environment)] },
+  ];
+}
+
+function showHands(metrics: ServerMetrics, hand: ReturnType<typeof createHandArea>): void {
+  metrics.gauge(
+    "tendon_connected_hand_agents",
+    "Hand agents connected to this replica.",
+    hand.connectedAgents,
+  );
+  metrics.gauge("tendon_running_executions", "Executions that this replica follows.", hand.runningExecutions);
+}
+
+/** What is disconnected here is so everywhere. */
+function announcing(control: HandControl, tell: PeerArea["tell"]): HandControl {
+  return {
+    ...control,
+    async disconnect(handAgentId, detail) {
+      tell({ case: "handAgentRevoked", value: { handAgentId, detail } });
+      await control.disconnect(handAgentId, detail);
+    },
+  };
+}
+
+/** Where servers demand certificates of their clients, a replica shows its own. */
+function clientCertificate(config: ServerConfig) {
+  const { TENDON_TLS_CERT: certFile, TENDON_TLS_KEY: keyFile, TENDON_TLS_CLIENT_CA } = config;
+  if (TENDON_TLS_CLIENT_CA === undefined || certFile === undefined || keyFile === undefined) return undefined;
+  return { certFile, keyFile };
+}
