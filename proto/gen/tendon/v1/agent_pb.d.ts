@@ -576,8 +576,9 @@ export declare type McpServer = Message<"tendon.v1.McpServer"> & {
   name: string;
 
   /**
-   * `https://…`, or `hand-agent://<pool>/…` for one that only a hand agent reaches; `http://…` on loopback only. No user
-   * or password. At most 2048 characters.
+   * `https://…`; `http://…` on loopback only. For one that only hand agents of a pool reach
+   * `hand-agent://<pool>/<host>[:port]/<path>`, with TLS from the proxy to the server, or `hand-agent+http://…` without, and
+   * then without a credential. No user or password. At most 2048 characters.
    *
    * @generated from field: string url = 2;
    */

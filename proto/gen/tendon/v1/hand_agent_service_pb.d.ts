@@ -1069,7 +1069,9 @@ export declare type StartTransfer = Message<"tendon.v1.StartTransfer"> & {
 export declare const StartTransferSchema: GenMessage<StartTransfer>;
 
 /**
- * Asks for a stream for a connection.
+ * Asks to connect to a host of the agent's network. Answered with a command result whose id is the tunnel's: empty once the
+ * host is connected, and the agent opens StreamTunnel; else ROLE_NOT_ALLOWED when its machine does not name the host,
+ * UNAVAILABLE when it is not reached, LIMIT_EXCEEDED.
  *
  * @generated from message tendon.v1.StartTunnel
  */

@@ -575,7 +575,7 @@ export declare type ProxyTunnelOpen = Message<"tendon.v1.ProxyTunnelOpen"> & {
   tunnelId: string;
 
   /**
-   * Pool of hand agents that reach the host.
+   * Pool of hand agents that reach the host, of the session's workspace.
    *
    * @generated from field: string pool = 2;
    */
@@ -673,7 +673,9 @@ export declare const ProxyService: GenService<{
    *
    * Effect: one connection.
    * Idempotency: a tunnel that broke is not resumed.
-   * Fails: NOT_FOUND for a tunnel that nobody asked for, NO_HAND_AGENT when none reaches the host.
+   * Fails: NOT_FOUND for a tunnel that nobody asked for or a session that there is not, NO_HAND_AGENT when no agent of the
+   * pool is online, ROLE_NOT_ALLOWED when their machines do not name the host, UNAVAILABLE when it is not reached,
+   * LIMIT_EXCEEDED, DEADLINE_EXCEEDED, DRAINING.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.ProxyService.OpenTunnel
