@@ -162,7 +162,8 @@ export class RelayServer implements Relay {
     try {
       if (target === undefined || tunnels === undefined) throw badTarget();
       const upstream = await this.reach(socket, (signal) => tunnels.connect("git", target, signal));
-      source.release();
+      const unsent = source.release();
+      if (unsent.length > 0) upstream.write(unsent);
       splice(socket, upstream);
     } catch (error) {
       socket.end(refusalResponse(this.refusal(error, target, socket)));
