@@ -70,7 +70,9 @@ function media(data: unknown, mimeType: unknown): Block {
 }
 
 function bytesOf(data: unknown): number {
-  return typeof data === "string" ? Math.floor((data.length * 3) / 4) : 0;
+  if (typeof data !== "string") return 0;
+  const padding = data.endsWith("==") ? 2 : data.endsWith("=") ? 1 : 0;
+  return Math.floor((data.length * 3) / 4) - padding;
 }
 
 function isBase64(data: string): boolean {
