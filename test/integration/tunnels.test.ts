@@ -4,6 +4,8 @@ import { once } from "node:events";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { useDocker, whyNoDocker } from "../kit/docker.ts";
+import { ensureNodeImage } from "../kit/docker-images.ts";
 import { eventually } from "../kit/eventually.ts";
 import { whyNoPrivateNetwork } from "../kit/private-network.ts";
 import { startServer } from "../kit/server.ts";
@@ -274,4 +276,34 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     ).toBe("from the proxy");
     expect(await limited.bash(program("", "evil.example:443"))).toMatch(/ host_not_allowed /);
   }, 60_000);
+
+  test.skipIf(whyNoDocker() !== undefined)(
+    "is there in a container with the network none",
+    async () => {
+      const engine = await useDocker();
+      const inContainers = await startTunnelRig({ DOCKER_HOST: engine.host });
+      try {
+        const image = await ensureNodeImage(engine);
+        const contained = await inContainers.newHand({
+          environment: { driver: "docker", image, network: { mode: NetworkMode.NONE } },
+        });
+        inContainers.handle = ({ stream }) => stream.pipe(stream);
+        const echo = `socket.end("from a container"); for await (const bytes of socket) process.stdout.write(bytes);`;
+        expect(await contained.bash(program(echo))).toBe("from a container");
+        const host = (await contained.bash("cat /proc/sys/kernel/hostname")).trim();
+        await inContainers.vault.home.sessions.archiveSession({
+          sessionId: contained.sessionId,
+          interrupt: true,
+        });
+        const all = () =>
+          engine.docker("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.Labels}}");
+        expect(host).not.toBe("");
+        await eventually(async () => !(await all()).includes(host), { withinMs: 20_000 });
+      } finally {
+        await inContainers.stop();
+        await engine.release();
+      }
+    },
+    120_000,
+  );
 });
