@@ -11,6 +11,7 @@ import { thisMachine } from "./frame/machine.ts";
 import { reportJson, reportTable } from "./frame/report.ts";
 import { history } from "./history.ts";
 import { http } from "./http.ts";
+import { mcp } from "./mcp.ts";
 import { provision } from "./provision.ts";
 import { tail } from "./tail.ts";
 import { ttft } from "./ttft.ts";
@@ -25,6 +26,7 @@ const BENCHES: readonly Bench[] = [
   flood,
   history,
   http,
+  mcp,
   provision,
   tail,
   ttft,

@@ -7,6 +7,7 @@ import { SESSION_TOKEN_AUDIENCE, signToken } from "../../kit/sign/token.ts";
 import type { McpToolsetSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { TestDatabase } from "./postgres.ts";
 import { newSealingKeys, startProxy, type TestProxy } from "./proxy-rig.ts";
 import { startVaultRig, takeSession, type VaultRig } from "./vault-rig.ts";
 
@@ -50,7 +51,7 @@ export const SERVER = "far side";
 
 /** `upstreamCaFile`: certificates that MCP servers may show. */
 export async function startMcpRig(
-  options: { peers?: boolean; upstreamCaFile?: string } = {},
+  options: { peers?: boolean; upstreamCaFile?: string; database?: TestDatabase } = {},
 ): Promise<McpRig> {
   const vault = await startVaultRig(options);
   const proxy = await startProxy({

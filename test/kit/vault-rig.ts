@@ -41,8 +41,15 @@ export interface VaultRig {
   stop(): Promise<void>;
 }
 
-export async function startVaultRig({ peers = false } = {}): Promise<VaultRig> {
-  const database = await createTestDatabase();
+/** `database`: one that is there, in place of one of the test file's. */
+export async function startVaultRig({
+  peers = false,
+  database: given,
+}: {
+  peers?: boolean;
+  database?: TestDatabase;
+} = {}): Promise<VaultRig> {
+  const database = given ?? (await createTestDatabase());
   const server = await startServer({ databaseUrl: database.url, peers });
   const admin = server.client(AdminService);
   return {
