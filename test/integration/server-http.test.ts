@@ -239,10 +239,16 @@ test("a proxy that says the wrong thing first, or sends a secret key, is refused
   expect((await first(hello({ sealingKeys: [other] }))).metadata.field).toBe("hello.sealing_keys[0].key_id");
 });
 
-test("tunnels are refused as not configured", async () => {
-  const call = server.client(ProxyService, await server.localKey("proxy")).openTunnel();
-  call.end();
-  expect((await failure(call.responses[Symbol.asyncIterator]().next())).reason).toBe("NOT_CONFIGURED");
+test("a tunnel that nobody asked for is refused, as is a stream that names none", async () => {
+  const proxies = server.client(ProxyService, await server.localKey("proxy"));
+  const reasonOf = async (call: ReturnType<typeof proxies.openTunnel>) =>
+    (await failure(call.responses[Symbol.asyncIterator]().next())).reason;
+  const unasked = proxies.openTunnel();
+  await unasked.send({ kind: { case: "open", value: { tunnelId: "req_nobody_asked" } } });
+  expect(await reasonOf(unasked)).toBe("NOT_FOUND");
+  const nameless = proxies.openTunnel();
+  nameless.end();
+  expect(await reasonOf(nameless)).toBe("INVALID_FIELD");
 });
 
 test("a stopping server tells its proxies to connect elsewhere and then closes", async () => {
