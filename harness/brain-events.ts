@@ -16,7 +16,7 @@ import {
   type ResponseStop,
 } from "./loops/loop.ts";
 import type { RetryVerdict } from "./retry-policy.ts";
-import type { SessionState } from "./session-state.ts";
+import type { OpenCall, SessionState } from "./session-state.ts";
 import type { AnswerTerms, ToolCatalogue } from "./tool-catalogue.ts";
 
 /** For calls that an agent wants left alone. */
@@ -82,7 +82,8 @@ export function responseEvents(
     if (event.kind !== "call") return partEvent(event, isRefusal);
     const target = callTarget(event, catalogue);
     const { problem } = target;
-    if (problem !== undefined) refusals.push(errorResult(newId(), event.eventId, problem, INVALID_CALL));
+    const call = { eventId: event.eventId, kind: target.tool?.kind ?? "hand" };
+    if (problem !== undefined) refusals.push(errorResult(newId(), call, problem, INVALID_CALL));
     return callEvent(event, target);
   });
   const calls = kept.filter(({ kind }) => kind === "call").length;
@@ -161,14 +162,19 @@ function callEvent(call: ProposedCall, { tool, input, via, problem }: CallTarget
   // Who runs it is said in the log, so that nobody takes it for a hand's.
   const where = tool?.kind === "brain" ? `"runs_in":"brain"` : `"hand":${JSON.stringify(tool?.slot ?? "")}`;
   const reached = via === undefined ? "" : `,"via":${JSON.stringify(via)}`;
-  const head = `"name":${JSON.stringify(tool?.name ?? call.modelName)},${where}${reached}`;
+  const named = `"name":${JSON.stringify(tool?.name ?? call.modelName)}`;
+  const isMcp = tool?.kind === "mcp";
+  const head = isMcp
+    ? `"mcp_server_name":${JSON.stringify(tool.server)},${named}`
+    : `${named},${where}${reached}`;
   const isAllowed = tool?.policy === "always_allow";
   const verdict = isRefused
     ? `"evaluated_permission":"deny"`
     : `"evaluated_permission":"${isAllowed ? "allow" : "ask"}","evaluation":{"type":"${tool?.policy}"}${
         isAllowed ? "" : termsText(tool?.answerTerms, true)
       }`;
-  return rawEvent(call.eventId, "agent.tool_use", `{${head},"input":${input},${verdict}}`, internal);
+  const type = isMcp ? "agent.mcp_tool_use" : "agent.tool_use";
+  return rawEvent(call.eventId, type, `{${head},"input":${input},${verdict}}`, internal);
 }
 
 /** The log says how long a client has, so that whoever looks there knows; nothing for ever. */
@@ -183,19 +189,30 @@ function internalText(blocks: readonly string[]): string {
   return `{"v":1,"blocks":[${blocks.join(",")}]}`;
 }
 
-export function errorResult(id: string, callId: string, text: string, failure: FailureOrigin): EventInput {
-  return toolResult(id, callId, { content: [{ type: "text", text }], isError: true }, failure);
+/** A call, as far as its result depends on it. */
+type AnsweredCall = Pick<OpenCall, "eventId" | "kind">;
+
+export function errorResult(
+  id: string,
+  call: AnsweredCall,
+  text: string,
+  failure: FailureOrigin,
+): EventInput {
+  return toolResult(id, call, { content: [{ type: "text", text }], isError: true }, failure);
 }
 
 /** The result of a call that no hand ran. */
 export function toolResult(
   id: string,
-  callId: string,
+  call: AnsweredCall,
   { content, isError }: { readonly content: readonly object[]; readonly isError: boolean },
   failure: FailureOrigin = OWN_TOOL_FAILED,
 ): EventInput {
-  const payload = { tool_use_id: callId, content, is_error: isError, ...(isError && { failure }) };
-  return brainEvent(id, "agent.tool_result", payload);
+  const result = { content, is_error: isError, ...(isError && { failure }) };
+  if (call.kind === "mcp") {
+    return brainEvent(id, "agent.mcp_tool_result", { mcp_tool_use_id: call.eventId, ...result });
+  }
+  return brainEvent(id, "agent.tool_result", { tool_use_id: call.eventId, ...result });
 }
 
 /** The end of a request whose answer nobody has. `failure` is of an attempt that its loop gave up. */

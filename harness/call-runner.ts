@@ -12,6 +12,7 @@ import type { BrainTool } from "./brain-tools/brain-tool.ts";
 import { HandCaller } from "./hand-caller.ts";
 import type { Lease } from "./lease.ts";
 import type { LogWriter } from "./log-writer.ts";
+import type { McpServers } from "./mcp-client/mcp-servers.ts";
 import { isRunnable } from "./next-step.ts";
 import type { ServerClients } from "./server-clients.ts";
 import type { OpenCall } from "./session-state.ts";
@@ -25,6 +26,7 @@ export interface CallRunnerOptions {
   readonly resources: readonly SessionResource[];
   /** Those that the harness runs itself. */
   readonly brainTools: ReadonlyMap<string, BrainTool>;
+  readonly mcp: McpServers;
   readonly lease: Lease;
   readonly view: SessionView;
   readonly writer: LogWriter;
@@ -88,8 +90,10 @@ export class CallRunner {
   /** Cancels calls that may run somewhere, and waits a bounded time for the results that tell what happened. */
   async cancelAll(calls: readonly OpenCall[]): Promise<void> {
     const { view, lease, clock } = this.options;
-    const allowed = calls.filter((call) => call.kind === "hand" && refusalOf(call) === undefined);
-    const isExpected = await Promise.all(allowed.map((call) => this.hands.cancel(call)));
+    const isElsewhere = ({ kind }: OpenCall) => kind === "hand" || kind === "mcp";
+    const allowed = calls.filter((call) => isElsewhere(call) && refusalOf(call) === undefined);
+    const cancel = (call: OpenCall) => (call.kind === "mcp" ? this.options.mcp : this.hands).cancel(call);
+    const isExpected = await Promise.all(allowed.map(cancel));
     const sent = allowed.filter((_, i) => isExpected[i]);
     if (sent.length === 0) return;
     const leave = new AbortController();
@@ -107,7 +111,8 @@ export class CallRunner {
     const refusal = refusalOf(call);
     if (refusal !== undefined) return this.refuse(call, refusal);
     if (call.kind === "brain") return this.runHere(call, signal);
-    const outcome = await this.hands.run(call, signal);
+    const outcome =
+      call.kind === "mcp" ? await this.options.mcp.run(call, signal) : await this.hands.run(call, signal);
     if (outcome.kind === "failed") await this.refuse(call, outcome);
   }
 
@@ -121,12 +126,12 @@ export class CallRunner {
       this.pending.add(call.eventId);
       return;
     }
-    await this.answer(call, (id) => toolResult(id, call.eventId, result));
+    await this.answer(call, (id) => toolResult(id, call, result));
   }
 
   private refuse(call: OpenCall, { text, ...failure }: Refusal): Promise<void> {
     const { part, reason } = failure;
-    return this.answer(call, (id) => errorResult(id, call.eventId, text, { part, reason }));
+    return this.answer(call, (id) => errorResult(id, call, text, { part, reason }));
   }
 
   /** One result for each call (X3): nothing when somebody else gave it. */
@@ -144,10 +149,6 @@ interface Refusal extends FailureOrigin {
 
 /** Why the call does not run; undefined when it may. */
 function refusalOf(call: OpenCall): Refusal | undefined {
-  if (call.kind === "other") {
-    const text = `No part of this installation can run "${call.name}".`;
-    return { part: "server", reason: "UNKNOWN_TOOL", text };
-  }
   if (call.permission === "deny") {
     const text = `"${call.name}" is not allowed, so it did not run.`;
     return { part: "client", reason: "NOT_ALLOWED", text };

@@ -9,6 +9,7 @@ import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_s
 import type { Lease } from "./lease.ts";
 import type { Loop } from "./loops/loop.ts";
 import { DEFAULT_LOOP } from "./loops/registry.ts";
+import { createSendToProxy } from "./mcp-client/proxy-request.ts";
 import { Runner, type RunnerSettings } from "./runner.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { type Release, WorkStream } from "./work-stream.ts";
@@ -28,6 +29,8 @@ export interface HarnessOptions {
   readonly log: Logger;
   /** Not set: contexts are passed on, and no spans are made. */
   readonly tracing?: Tracing;
+  /** Authorities to trust at proxies besides the usual ones. */
+  readonly proxyCaFile?: string | undefined;
 }
 
 /** Another harness may be able to run it. */
@@ -41,10 +44,12 @@ export class Harness implements Service {
   /** Running sessions, by lease id. */
   private readonly runners = new Map<string, { readonly runner: Runner; readonly done: Promise<void> }>();
   private readonly draining = new AbortController();
+  private readonly toProxies: ReturnType<typeof createSendToProxy>;
   private stopped: Promise<void> | undefined;
 
   constructor(options: HarnessOptions) {
     this.options = options;
+    this.toProxies = createSendToProxy(options.proxyCaFile);
     const { server, loops, capacity, modelSource, build, clock, log } = options;
     this.work = new WorkStream({
       client: server.harness,
@@ -89,6 +94,7 @@ export class Harness implements Service {
     cancel();
     this.draining.abort(new Error("the harness stops"));
     await this.work.stop();
+    this.toProxies.close();
   }
 
   private assigned(assignment: Assignment, lease: Lease): void {
@@ -118,6 +124,7 @@ export class Harness implements Service {
       clock,
       log,
       tracing,
+      sendToProxy: this.toProxies.send,
       draining,
     });
     const done = runner.run().then(

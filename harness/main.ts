@@ -96,6 +96,7 @@ class HarnessProgram implements Service {
       clock: systemClock,
       log,
       tracing,
+      proxyCaFile: config.TENDON_CA_FILE,
     });
     await harness.start();
     this.stops.unshift(() => harness.stop());

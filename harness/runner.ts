@@ -38,15 +38,18 @@ import { CallRunner } from "./call-runner.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
 import type { Loop, LoopOutcome } from "./loops/loop.ts";
+import { McpServers } from "./mcp-client/mcp-servers.ts";
+import { listedEvents } from "./mcp-client/mcp-tool-events.ts";
+import type { SendToProxy } from "./mcp-client/proxy-request.ts";
 import { withMemoryNote } from "./memory-note.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
 import { PreviewFeed } from "./preview-feed.ts";
 import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
 import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
+import { SessionTools } from "./session-tools.ts";
 import { SessionView } from "./session-view.ts";
 import { SpeculativeHands } from "./speculative-hands.ts";
-import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
 import { TurnTrace } from "./turn-trace.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
 
@@ -68,6 +71,8 @@ export interface RunnerOptions {
   readonly clock: Clock;
   readonly log: Logger;
   readonly tracing: Tracing;
+  /** The way to proxies. */
+  readonly sendToProxy: SendToProxy;
   /** Aborts when the program stops and what could finish quickly has had its time. */
   readonly draining: AbortSignal;
 }
@@ -88,7 +93,8 @@ export class Runner {
   private readonly options: RunnerOptions;
   private readonly spec: AgentSpec | undefined;
   private readonly steps: StepSettings;
-  private readonly catalogue: ToolCatalogue;
+  private readonly tools: SessionTools;
+  private readonly mcp: McpServers;
   private readonly writer: LogWriter;
   private readonly callRunner: CallRunner;
   private readonly speculation: SpeculativeHands;
@@ -110,15 +116,23 @@ export class Runner {
       maxCutOffs: MAX_CUT_OFFS,
       maxCompactions: MAX_COMPACTIONS,
     };
-    this.catalogue = toolCatalogue(this.spec, assignment.slots);
     const { tracing } = options;
     this.trace = new TurnTrace({ tracing, sessionId: lease.sessionId, epoch: lease.proof.epoch });
     const calls = new ServerCalls(lease, clock, () => this.trace.headers);
     this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
+    this.tools = new SessionTools(this.spec, assignment.slots, this.view.state);
+    this.mcp = new McpServers({
+      proxyUrl: assignment.proxyUrl,
+      send: options.sendToProxy,
+      lease,
+      view: this.view,
+      clock,
+    });
     this.callRunner = new CallRunner({
       server,
+      mcp: this.mcp,
       agent: assignment.session!.agent!,
       resources: assignment.session!.resources,
       brainTools: BRAIN_TOOLS,
@@ -133,7 +147,7 @@ export class Runner {
       hands: server.hands,
       lease,
       view: this.view,
-      catalogue: this.catalogue,
+      catalogue: this.tools.catalogue,
       log: options.log,
     });
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
@@ -219,9 +233,23 @@ export class Runner {
     return spanId === this.askedSpanId ? INTERRUPTED : HARNESS_GONE;
   }
 
+  /** Which lists the session works with is in the log before they are used. False when a client interrupted it. */
+  private async listTools(turn: number): Promise<boolean> {
+    const names = this.tools.serversToAsk(turn);
+    if (names.length === 0) return true;
+    const ask = (signal: AbortSignal) => this.mcp.list(names, signal);
+    const listed = await this.untilInterrupted(this.leaving.signal, ask);
+    if (listed === undefined) return false;
+    const isRunning = this.view.state.status === "running";
+    const running = isRunning ? [] : [brainEvent(this.newId(), "session.status_running", {})];
+    await this.writer.append([...running, ...listedEvents(listed, turn, this.newId)]);
+    return true;
+  }
+
   /** One model request, from its recorded start to its recorded end. */
   private async ask(step: Extract<NextStep, { kind: "ask" }>): Promise<void> {
     const { clock, loop, settings } = this.options;
+    if (!(await this.listTools(Math.max(1, step.turn)))) return;
     const { state } = this.view;
     const agent = this.options.assignment.session!.agent!;
     const model = loop.model(agent);
@@ -254,7 +282,9 @@ export class Runner {
     // The next step closes the span and settles the rest.
     if (outcome === undefined) return;
     if (outcome.kind === "response") {
-      return this.writer.append(responseEvents(outcome.response, spanId, this.catalogue, model, this.newId));
+      return this.writer.append(
+        responseEvents(outcome.response, spanId, this.tools.catalogue, model, this.newId),
+      );
     }
     const { failure } = outcome;
     const attemptMs = clock.monotonicMs() - startedMs;
@@ -271,7 +301,7 @@ export class Runner {
     const turn = {
       sessionId: lease.sessionId,
       agent: withMemoryNote(assignment.session!.agent!, assignment.session!.resources),
-      tools: this.catalogue,
+      tools: this.tools.catalogue,
       history: this.view.history,
       clock,
       log,
@@ -353,7 +383,7 @@ export class Runner {
   private interruptedResults(failure: FailureOrigin = INTERRUPTED) {
     return [...this.view.state.openCalls.values()].map((call) => {
       const isLeft = this.leavesCalls && call.kind === "hand" && isRunnable(call);
-      return errorResult(this.newId(), call.eventId, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT, failure);
+      return errorResult(this.newId(), call, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT, failure);
     });
   }
 

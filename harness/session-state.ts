@@ -19,13 +19,16 @@ import {
   stringsOf,
 } from "./event-payload.ts";
 import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
+import { type KnownServer, listedServers, TOOLS_LISTED } from "./mcp-client/mcp-tool-events.ts";
 
 /** A tool use that has no result yet. */
 export interface OpenCall {
   readonly eventId: string;
   /** `brain`: the harness runs it itself. */
-  readonly kind: "hand" | "brain" | "custom" | "other";
+  readonly kind: "hand" | "brain" | "custom" | "mcp";
   readonly slot: string;
+  /** Of a tool of an MCP server: the server's name; else empty. */
+  readonly server: string;
   readonly name: string;
   /** JSON text of one object, as it stands in the event. */
   readonly input: string;
@@ -106,6 +109,8 @@ export interface SessionState {
   unpricedRequests: number;
   /** Slots that have a hand, or had one that somebody may have used. */
   readonly handSlots: Set<string>;
+  /** What is known of the MCP servers that were asked for their tools, by name. */
+  readonly mcpServers: Map<string, KnownServer>;
 }
 
 export function newSessionState(): SessionState {
@@ -136,6 +141,7 @@ export function newSessionState(): SessionState {
     listCostNanoUsd: 0,
     unpricedRequests: 0,
     handSlots: new Set(),
+    mcpServers: new Map(),
   };
 }
 
@@ -183,12 +189,15 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "user.tool_result": clientAnswer,
   "agent.tool_use": openCall("hand"),
   "agent.custom_tool_use": openCall("custom"),
-  "agent.mcp_tool_use": openCall("other"),
+  "agent.mcp_tool_use": openCall("mcp"),
   "agent.tool_result": answer,
   "agent.mcp_tool_result": answer,
   "brain.inputs_consumed": consume,
   "brain.context_changed": (state, event) => {
     if (payloadOf(event).change === "compacted") state.compactions += 1;
+  },
+  [TOOLS_LISTED]: (state, event) => {
+    for (const [name, known] of listedServers(event)) state.mcpServers.set(name, known);
   },
   "span.model_request_start": (state, event) => {
     state.openSpanId = event.id;
@@ -255,6 +264,7 @@ function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
     eventId: event.id,
     kind: kind === "hand" && payload.runs_in === "brain" ? "brain" : kind,
     slot: stringOf(hand),
+    server: stringOf(payload.mcp_server_name),
     name: stringOf(name),
     input: writtenInput(event, isReached) ?? JSON.stringify(isObject(input) ? input : {}),
     isReached,

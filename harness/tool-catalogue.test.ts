@@ -89,4 +89,36 @@ describe("the tool catalogue", () => {
     expect(offered.every((name) => /^[a-zA-Z0-9_-]{1,128}$/.test(name))).toBe(true);
     expect(names(toolCatalogue(spec, slots))).toEqual(offered);
   });
+
+  it("names tools of MCP servers by their server, in characters that models take, and asks before each unless told otherwise", () => {
+    const mcp = (value: object) => ({ kind: { case: "mcpToolset" as const, value } });
+    const tool = (name: string) => ({ name, description: "", inputSchema: "{}" });
+    const servers = new Map([
+      [
+        "my notes",
+        { tools: [tool("add.one"), tool("add_one"), tool("gone"), tool("x".repeat(128))], turn: 1 },
+      ],
+      ["away", { tools: undefined, turn: 1 }],
+    ]);
+    const spec = specOf(
+      mcp({
+        serverName: "my notes",
+        tools: { gone: { disabled: true }, add_one: { permission: Permission.ALWAYS_ALLOW } },
+      }),
+      mcp({ serverName: "away" }),
+    );
+    const catalogue = toolCatalogue(spec, [], servers);
+    const [first, second, long] = names(catalogue);
+    expect(names(catalogue)).toHaveLength(3);
+    expect(first).toBe("mcp__my_notes__add_one");
+    expect(second).toMatch(/^mcp__my_notes__add_one_[0-9a-f]{8}$/);
+    expect(long).toMatch(/^mcp__my_notes__x{104}_[0-9a-f]{8}$/);
+    expect(catalogue.find(second!)).toMatchObject({
+      server: "my notes",
+      name: "add_one",
+      policy: "always_allow",
+    });
+    expect(catalogue.find(first!)).toMatchObject({ name: "add.one", policy: "always_ask" });
+    expect(names(toolCatalogue(spec, []))).toEqual([]);
+  });
 });

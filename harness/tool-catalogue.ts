@@ -1,10 +1,23 @@
 /** The tools of a session as its model sees them, and back from the model's names to hands and clients. Pure. */
 import { createHash } from "node:crypto";
-import { type AgentSpec, Permission, type ToolPolicy, Verdict } from "../proto/gen/tendon/v1/agent_pb.js";
+import { create } from "@bufbuild/protobuf";
+import {
+  type AgentSpec,
+  type McpToolset,
+  Permission,
+  type ToolPolicy,
+  ToolPolicySchema,
+  Verdict,
+} from "../proto/gen/tendon/v1/agent_pb.js";
 import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { HAND_EXECUTE } from "./brain-tools/hand-execute.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
+import type { KnownServer } from "./mcp-client/mcp-tool-events.ts";
 
+/** Tools of MCP servers that are known, by the servers' names. */
+type McpLists = Pick<ReadonlyMap<string, KnownServer>, "get">;
+
+const NO_SERVERS: McpLists = new Map();
 const MAX_NAME_CHARS = 128;
 const DIGEST_CHARS = 8;
 
@@ -12,11 +25,13 @@ const DIGEST_CHARS = 8;
 export interface CatalogueTool {
   /** The name that the model sees; unique. */
   readonly modelName: string;
-  readonly kind: "hand" | "custom" | "brain";
+  readonly kind: "hand" | "custom" | "brain" | "mcp";
   /** The tool's own name. */
   readonly name: string;
   /** Slot of its hand; empty for the default one and for tools that no hand runs. */
   readonly slot: string;
+  /** Of a tool of an MCP server: the server's name. */
+  readonly server?: string;
   readonly description: string;
   /** JSON text of one object. */
   readonly inputSchema: string;
@@ -43,9 +58,13 @@ export interface ToolCatalogue {
 }
 
 /** Tools that a policy disables are left out, so a call to one is a call to an unknown tool. */
-export function toolCatalogue(spec: AgentSpec | undefined, slots: readonly SlotTools[]): ToolCatalogue {
+export function toolCatalogue(
+  spec: AgentSpec | undefined,
+  slots: readonly SlotTools[],
+  mcpServers: McpLists = NO_SERVERS,
+): ToolCatalogue {
   const byName = new Map<string, CatalogueTool>();
-  for (const tool of offeredTools(spec, slots)) {
+  for (const tool of offeredTools(spec, slots, mcpServers)) {
     const modelName = uniqueName(tool, byName);
     byName.set(modelName, { ...tool, modelName });
   }
@@ -91,6 +110,7 @@ function strictest(all: readonly Terms[]): Terms {
 function* offeredTools(
   spec: AgentSpec | undefined,
   slots: readonly SlotTools[],
+  mcpServers: McpLists,
 ): Generator<Omit<CatalogueTool, "modelName">> {
   for (const { kind } of spec?.tools ?? []) {
     if (kind.case === "custom") {
@@ -103,6 +123,8 @@ function* offeredTools(
         const may = permissionOf(exceptions[name], defaultPolicy);
         if (may !== undefined) yield { kind: "hand", name, slot, description, inputSchema, ...may };
       }
+    } else if (kind.case === "mcpToolset") {
+      yield* mcpTools(kind.value, mcpServers);
     } else if (kind.case === "brainToolset") {
       const { names, defaultPolicy, tools: exceptions } = kind.value;
       for (const tool of names.flatMap((name) => BRAIN_TOOLS.get(name) ?? [])) {
@@ -112,6 +134,26 @@ function* offeredTools(
       }
     }
   }
+}
+
+/** Nobody is asked for a tool's sake: without a word of the agent's a client says yes to each call. */
+const ASK = create(ToolPolicySchema, { permission: Permission.ALWAYS_ASK });
+
+function* mcpTools(
+  { serverName, defaultPolicy = ASK, tools: exceptions }: McpToolset,
+  servers: McpLists,
+): Generator<Omit<CatalogueTool, "modelName">> {
+  const fallback =
+    defaultPolicy.permission === Permission.UNSPECIFIED ? asking(defaultPolicy) : defaultPolicy;
+  for (const { name, description, inputSchema } of servers.get(serverName)?.tools ?? []) {
+    const may = permissionOf(exceptions[name], fallback);
+    if (may !== undefined)
+      yield { kind: "mcp", name, slot: "", server: serverName, description, inputSchema, ...may };
+  }
+}
+
+function asking(policy: ToolPolicy): ToolPolicy {
+  return { ...policy, permission: Permission.ALWAYS_ASK };
 }
 
 /** What a toolset says of one of its tools; undefined when it is disabled. */
@@ -142,9 +184,19 @@ function policyName(
 
 /** Names that are too long or taken are cut and get a digest of what they stand for. */
 function uniqueName(tool: Omit<CatalogueTool, "modelName">, taken: ReadonlyMap<string, unknown>): string {
-  const plain = tool.slot === "" ? tool.name : `${tool.slot}__${tool.name}`;
+  const plain = plainName(tool);
   if (plain.length <= MAX_NAME_CHARS && !taken.has(plain)) return plain;
-  const identity = `${tool.kind}\n${tool.slot}\n${tool.name}\n${taken.has(plain) ? taken.size : ""}`;
+  const identity = `${tool.kind}\n${tool.server ?? tool.slot}\n${tool.name}\n${taken.has(plain) ? taken.size : ""}`;
   const digest = createHash("sha256").update(identity).digest("hex").slice(0, DIGEST_CHARS);
   return `${plain.slice(0, MAX_NAME_CHARS - DIGEST_CHARS - 1)}_${digest}`;
+}
+
+function plainName({ slot, name, server }: Omit<CatalogueTool, "modelName">): string {
+  if (server !== undefined) return `mcp__${cleaned(server)}__${cleaned(name)}`;
+  return slot === "" ? name : `${slot}__${name}`;
+}
+
+/** Model APIs take these characters in a name. */
+function cleaned(name: string): string {
+  return name.replace(/[^A-Za-z0-9_-]/g, "_");
 }

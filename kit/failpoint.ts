@@ -27,6 +27,8 @@ export const FAILPOINTS = [
   "harness.before_brain_call",
   /** It has run; its result is not in the log. */
   "harness.brain_call_done",
+  /** A call of an MCP server is in the log; the proxy has not been asked. */
+  "harness.before_mcp_call",
   /** Some events of a brain are about to be sent to the log. */
   "harness.before_append",
   /** They are in the log, and the brain has not seen it. */

@@ -11,6 +11,7 @@ const call: OpenCall = {
   eventId: "sevt_1",
   kind: "brain",
   slot: "",
+  server: "",
   name: "note",
   input: `{"a":1}`,
   isReached: false,

@@ -7,6 +7,8 @@ import { notStarted, resultOfTool, unknownOutcome } from "../../hand-agent/execu
 import { errorResult as toolError } from "../../hand-agent/result.ts";
 import * as brain from "../../harness/brain-events.ts";
 import type { ModelFailure } from "../../harness/loops/loop.ts";
+import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
+import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
 import { newSessionState } from "../../harness/session-state.ts";
 import { toolCatalogue } from "../../harness/tool-catalogue.ts";
 import { ExecutionOutcome, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
@@ -82,17 +84,34 @@ const overdue = () =>
     ],
   }).events;
 
+const away = (type: string) => () =>
+  listedEvents([{ name: "notes", problem: new McpProblem(type, "no") }], 1, newId).slice(0, 1);
+
 const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
+  "harness/mcp-client/mcp-tool-events.ts": [
+    [
+      "an MCP server that is not reached",
+      away("mcp_connection_failed_error"),
+      ["upstream MCP_CONNECTION_FAILED"],
+    ],
+    [
+      "one that takes no credential",
+      away("mcp_authentication_failed_error"),
+      ["upstream MCP_AUTHENTICATION_FAILED"],
+    ],
+    ["a proxy that is away", away("proxy_unreachable"), ["proxy PROXY_UNREACHABLE"]],
+    ["a proxy that refuses", away("not_found_error"), ["proxy NOT_SENT"]],
+  ],
   "harness/brain-events.ts": [
     ["a call that the model made up", invalidCall, ["model INVALID_TOOL_CALL"]],
     [
       "a call that an interrupt ended",
-      () => [brain.errorResult(newId(), "sevt_c", "no", brain.INTERRUPTED)],
+      () => [brain.errorResult(newId(), { eventId: "sevt_c", kind: "hand" }, "no", brain.INTERRUPTED)],
       ["client INTERRUPTED"],
     ],
     [
       "a tool of the brain that says no",
-      () => [brain.toolResult(newId(), "sevt_c", { content: [], isError: true })],
+      () => [brain.toolResult(newId(), { eventId: "sevt_c", kind: "brain" }, { content: [], isError: true })],
       ["harness TOOL_FAILED"],
     ],
     [

@@ -1,0 +1,148 @@
+/** The MCP servers of one session: which tools they have, and calls of these (X1, X3). */
+import { Backoff } from "../../kit/backoff.ts";
+import { type Clock, within } from "../../kit/clock.ts";
+import type { FailureOrigin } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
+import type { Lease } from "../lease.ts";
+import type { OpenCall } from "../session-state.ts";
+import type { SessionView } from "../session-view.ts";
+import { McpProblem, originOfProblem } from "./mcp-problem.ts";
+import { McpServerClient, type McpTool, type ProxyAccess } from "./mcp-server-client.ts";
+import type { SendToProxy } from "./proxy-request.ts";
+
+export interface McpServersOptions {
+  readonly proxyUrl: string;
+  readonly send: SendToProxy;
+  readonly lease: Lease;
+  readonly view: SessionView;
+  readonly clock: Clock;
+}
+
+export type ListedServer =
+  | { readonly name: string; readonly tools: readonly McpTool[] }
+  | { readonly name: string; readonly problem: McpProblem };
+
+/** `answered`: the log has the result. `failed`: there will be none; the text says why. */
+export type McpOutcome =
+  | { readonly kind: "answered" }
+  | ({ readonly kind: "failed"; readonly text: string } & FailureOrigin);
+
+/** A dead or hanging server delays a turn by no more than this (R21 asks for less than 45 s). */
+const LIST_WITHIN_MS = 35_000;
+const RETRY = { firstMs: 100, maxMs: 3_000, resetAfterMs: Number.POSITIVE_INFINITY };
+/** For a proxy that starts again, or has no room. */
+const RETRY_FOR_MS = 45_000;
+const RESULT_WAIT_MS = 300;
+const CANCEL_WITHIN_MS = 3_000;
+const UNKNOWN =
+  "The connection to the platform's proxy broke while this call ran, so its outcome is not known: it may have run, in part or whole.";
+
+export class McpServers {
+  private readonly options: McpServersOptions;
+  private readonly clients = new Map<string, McpServerClient>();
+
+  constructor(options: McpServersOptions) {
+    this.options = options;
+  }
+
+  /** All at once; none of them holds the others up. Rejects only with the signal's reason. */
+  async list(names: readonly string[], signal: AbortSignal): Promise<ListedServer[]> {
+    const listed = await Promise.all(names.map((name) => this.listOne(name, signal)));
+    signal.throwIfAborted();
+    return listed;
+  }
+
+  /** Resolves once the call has its result, or none can be had. Rejects with the signal's reason when that aborts. */
+  async run(call: OpenCall, signal: AbortSignal): Promise<McpOutcome> {
+    const { clock, lease, view } = this.options;
+    const backoff = new Backoff(clock, RETRY);
+    const endsAtMs = clock.monotonicMs() + RETRY_FOR_MS;
+    const request = { toolUseId: call.eventId, name: call.name, inputText: call.input };
+    let wasSent = false;
+    for (;;) {
+      failpoint("harness.before_mcp_call");
+      let problem: McpProblem;
+      try {
+        await this.client(call.server).callTool(request, signal);
+        if (await this.isAnswered(call, signal)) return { kind: "answered" };
+        problem = new McpProblem("result_missing", "its result did not reach the log", true);
+      } catch (error) {
+        signal.throwIfAborted();
+        problem = error instanceof McpProblem ? error : new McpProblem("proxy_unreachable", "it broke", true);
+        wasSent ||= !(error instanceof McpProblem);
+      }
+      await view.refresh();
+      if (!view.state.openCalls.has(call.eventId)) return { kind: "answered" };
+      if (problem.type === "lease_fenced_error") lease.end("a newer brain holds the session");
+      lease.signal.throwIfAborted();
+      if (!problem.mayPass || clock.monotonicMs() > endsAtMs) return failed(problem, wasSent);
+      await clock.sleep(backoff.nextDelayMs(), signal);
+    }
+  }
+
+  /** Ends a call; never rejects. Whether its result is to come by the log. */
+  cancel(call: OpenCall): Promise<boolean> {
+    const limit = new AbortController();
+    const stop = this.options.clock.after(CANCEL_WITHIN_MS, () => limit.abort());
+    const signal = AbortSignal.any([limit.signal, this.options.lease.signal]);
+    return this.client(call.server).cancel(call.eventId, signal).finally(stop);
+  }
+
+  private async listOne(name: string, signal: AbortSignal): Promise<ListedServer> {
+    const { clock } = this.options;
+    const limit = new AbortController();
+    const asked = this.client(name).listTools(AbortSignal.any([signal, limit.signal]));
+    const late = () =>
+      new McpProblem("mcp_connection_failed_error", `MCP server "${name}" did not answer in time`);
+    try {
+      return { name, tools: await within(clock, LIST_WITHIN_MS, asked, late) };
+    } catch (error) {
+      if (error instanceof McpProblem) return { name, problem: error };
+      return {
+        name,
+        problem: new McpProblem("proxy_unreachable", "the connection to the proxy broke", true),
+      };
+    } finally {
+      limit.abort();
+      asked.catch(() => {});
+    }
+  }
+
+  private client(name: string): McpServerClient {
+    const known = this.clients.get(name);
+    if (known !== undefined) return known;
+    const { proxyUrl: url, send, lease } = this.options;
+    const access: ProxyAccess = { url, sessionId: lease.sessionId, token: () => lease.sessionToken, send };
+    const client = new McpServerClient(access, name);
+    this.clients.set(name, client);
+    return client;
+  }
+
+  /** The result is stored before it is answered, so its event is on its way. */
+  private async isAnswered(call: OpenCall, signal: AbortSignal): Promise<boolean> {
+    const { view, clock } = this.options;
+    const hasResult = () => !view.state.openCalls.has(call.eventId);
+    const stop = new AbortController();
+    const arrives = view.until(hasResult, AbortSignal.any([signal, stop.signal]));
+    try {
+      await within(clock, RESULT_WAIT_MS, arrives, () => new Error("late"));
+      return true;
+    } catch {
+      signal.throwIfAborted();
+      await view.refresh();
+      return hasResult();
+    } finally {
+      stop.abort();
+      arrives.catch(() => {});
+    }
+  }
+}
+
+function failed(problem: McpProblem, wasSent: boolean): McpOutcome {
+  if (wasSent) return { kind: "failed", text: UNKNOWN, part: "proxy", reason: "OUTCOME_UNKNOWN" };
+  return {
+    kind: "failed",
+    text: `The tool could not be run: ${problem.message}.`,
+    ...originOfProblem(problem),
+  };
+}

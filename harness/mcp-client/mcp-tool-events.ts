@@ -1,0 +1,65 @@
+/** What the log says of MCP servers' tools: which lists a session works with, and which servers could not be had (pure). */
+import type { Event, EventInput } from "../../proto/gen/tendon/v1/event_pb.js";
+import { brainEvent } from "../brain-events.ts";
+import { isObject, objectsOf, parseObject, stringOf } from "../event-payload.ts";
+import { originOfProblem } from "./mcp-problem.ts";
+import type { McpTool } from "./mcp-server-client.ts";
+import type { ListedServer } from "./mcp-servers.ts";
+
+export const TOOLS_LISTED = "brain.tools_listed";
+
+/** One batch: errors for people, and the record for whoever holds the session next. */
+export function listedEvents(
+  listed: readonly ListedServer[],
+  turn: number,
+  newId: () => string,
+): EventInput[] {
+  const errors = listed.flatMap((server) => ("problem" in server ? [errorEvent(server, newId)] : []));
+  const servers = listed.map((server) => {
+    if ("problem" in server) return { mcp_server_name: server.name, error: server.problem.type };
+    return { mcp_server_name: server.name, tools: server.tools.map(({ name }) => name) };
+  });
+  const lists = listed.flatMap((server) => ("tools" in server ? [[server.name, server.tools] as const] : []));
+  const internal = { v: 1, tools: Object.fromEntries(lists) };
+  return [...errors, brainEvent(newId(), TOOLS_LISTED, { servers, turn }, internal)];
+}
+
+function errorEvent(
+  { name, problem }: Extract<ListedServer, { problem: unknown }>,
+  newId: () => string,
+): EventInput {
+  const isAuthentication = problem.type === "mcp_authentication_failed_error";
+  const error = {
+    type: isAuthentication ? problem.type : "mcp_connection_failed_error",
+    message: problem.message,
+    mcp_server_name: name,
+    retry_status: { type: "retrying" },
+    ...originOfProblem(problem),
+  };
+  return brainEvent(newId(), "session.error", { error });
+}
+
+/** By server; undefined for one that could not be had, with the turn in which that was. */
+export interface KnownServer {
+  readonly tools: readonly McpTool[] | undefined;
+  readonly turn: number;
+}
+
+/** Of one such event. */
+export function listedServers(event: Event): [name: string, known: KnownServer][] {
+  const { servers, turn } = parseObject(event.payload);
+  const lists = parseObject(event.internal).tools;
+  return objectsOf(servers).map(({ mcp_server_name: name }) => {
+    const list = isObject(lists) ? lists[stringOf(name)] : undefined;
+    const tools = Array.isArray(list) ? objectsOf(list).map(toolOf) : undefined;
+    return [stringOf(name), { tools, turn: typeof turn === "number" ? turn : 0 }];
+  });
+}
+
+function toolOf({ name, description, inputSchema }: Readonly<Record<string, unknown>>): McpTool {
+  return {
+    name: stringOf(name),
+    description: stringOf(description),
+    inputSchema: stringOf(inputSchema) || '{"type":"object"}',
+  };
+}

@@ -1,0 +1,39 @@
+/** The tools that a session works with: the agent's word, its slots, and the lists of MCP servers that its log has. */
+import type { AgentSpec } from "../proto/gen/tendon/v1/agent_pb.js";
+import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import type { SessionState } from "./session-state.ts";
+import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
+
+export class SessionTools {
+  private readonly spec: AgentSpec | undefined;
+  private readonly slots: readonly SlotTools[];
+  private readonly state: SessionState;
+  private known: { readonly catalogue: ToolCatalogue; readonly lists: number } | undefined;
+
+  constructor(spec: AgentSpec | undefined, slots: readonly SlotTools[], state: SessionState) {
+    this.spec = spec;
+    this.slots = slots;
+    this.state = state;
+  }
+
+  /** Made anew when the log has another list. */
+  get catalogue(): ToolCatalogue {
+    const { mcpServers } = this.state;
+    const lists = [...mcpServers.values()].filter(({ tools }) => tools !== undefined).length;
+    if (this.known?.lists !== lists) {
+      this.known = { catalogue: toolCatalogue(this.spec, this.slots, mcpServers), lists };
+    }
+    return this.known.catalogue;
+  }
+
+  /** MCP servers that are to be asked in this turn: those that never answered are, once a turn. */
+  serversToAsk(turn: number): string[] {
+    const named = (this.spec?.tools ?? []).flatMap(({ kind }) =>
+      kind.case === "mcpToolset" ? [kind.value.serverName] : [],
+    );
+    return named.filter((name) => {
+      const known = this.state.mcpServers.get(name);
+      return known === undefined || (known.tools === undefined && known.turn < turn);
+    });
+  }
+}
