@@ -11,8 +11,9 @@ import {
   type ProvisionCommand,
 } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { Executions } from "./executions.ts";
+import { HandRefusal } from "./hand-refusal.ts";
 import { handReport } from "./hand-report.ts";
-import { HandRefusal, type Hands } from "./hands.ts";
+import type { Hands } from "./hands.ts";
 import type { ReachedHosts } from "./reach/reached-hosts.ts";
 import type { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";

@@ -37,6 +37,11 @@ export const handAgentSettings = defineSettings({
     default: 64,
     help: "Hands that the agent hosts at a time at most, without parked ones; with 0 it gets no new ones.",
   },
+  TENDON_HAND_AGENT_PROVISIONS: {
+    parse: integer({ min: 0, max: 1_000 }),
+    default: 0,
+    help: "Hands of one driver that are made at once at most; others wait in line. With 0 it is as many docker hands as the machine has cores, at least 2, and any number of others.",
+  },
   TENDON_HAND_AGENT_ISOLATION: {
     parse: oneOf(["auto", ...ISOLATION_MODES]),
     default: "auto",

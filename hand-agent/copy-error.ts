@@ -2,7 +2,7 @@
 import type { Logger } from "../kit/log.ts";
 import { TarError } from "../kit/tar/tar-entry.ts";
 import { FileError, HandError } from "./drivers/driver.ts";
-import { HandRefusal } from "./hands.ts";
+import { HandRefusal } from "./hand-refusal.ts";
 
 const MAX_MESSAGE_CHARS = 4_000;
 

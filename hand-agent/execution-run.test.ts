@@ -7,7 +7,7 @@ import { FakeClock } from "../test/kit/fake-clock.ts";
 import type { Hand } from "./drivers/driver.ts";
 import { Execution, LateInput } from "./execution.ts";
 import { type RunDeps, runExecution } from "./execution-run.ts";
-import { HandRefusal } from "./hands.ts";
+import { HandRefusal } from "./hand-refusal.ts";
 import { JournalError } from "./journal.ts";
 import { textResult } from "./result.ts";
 import { HandTools } from "./tools/hand-tools.ts";

@@ -13,8 +13,8 @@ import {
 import type { ExecutionResult } from "../proto/gen/tendon/v1/hand_pb.js";
 import type { Execution, ExecutionCommand } from "./execution.ts";
 import { notStarted, resultOfTool, unknownOutcome } from "./execution-results.ts";
+import { HandRefusal } from "./hand-refusal.ts";
 import type { LiveHand } from "./hand-slot.ts";
-import { HandRefusal } from "./hands.ts";
 import { type Journal, JournalError } from "./journal.ts";
 import type { ToolResult } from "./result.ts";
 import type { ExecuteToolRequest } from "./tools/execute-tool.ts";

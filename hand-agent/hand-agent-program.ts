@@ -83,6 +83,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     name: values.TENDON_HAND_AGENT_NAME,
     labels: values.TENDON_HAND_AGENT_LABELS ?? {},
     capacity: values.TENDON_HAND_AGENT_CAPACITY,
+    provisionsAtOnce: values.TENDON_HAND_AGENT_PROVISIONS || undefined,
     caFile: values.TENDON_CA_FILE,
     proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
     reach: values.TENDON_HAND_AGENT_REACH,

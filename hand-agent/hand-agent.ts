@@ -16,7 +16,7 @@ import { type Driver, HandError } from "./drivers/driver.ts";
 import { enrollUntilDone } from "./enrollment.ts";
 import { Executions } from "./executions.ts";
 import { handReport } from "./hand-report.ts";
-import { Hands } from "./hands.ts";
+import { Hands, type HandsOptions } from "./hands.ts";
 import {
   AgentToken,
   EXIT_REVOKED,
@@ -45,14 +45,13 @@ import { buildGreeting } from "./tunnel/greeting.ts";
 import { type Attempt, Supervisor } from "./tunnel/supervisor.ts";
 import { SandboxTunnels } from "./tunnels/sandbox-tunnels.ts";
 
-export interface HandAgentOptions {
+export interface HandAgentOptions extends Pick<HandsOptions, "capacity" | "provisionsAtOnce"> {
   url: string;
   /** Needed until the agent has an identity. */
   joinToken?: string | undefined;
   dataDir: string;
   name: string;
   labels: Readonly<Record<string, string>>;
-  capacity: number;
   caFile?: string | undefined;
   proxy: DialOptions["proxy"];
   /** Hosts of its network that it connects the proxy to, each with its port; see ReachList. Not set: none. */
@@ -184,7 +183,7 @@ export class HandAgent implements Service {
   }
 
   private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
-    const { clock, log, capacity, reaperPeriodMs, tracing } = this.options;
+    const { clock, log, capacity, provisionsAtOnce, reaperPeriodMs, tracing } = this.options;
     const journal = new Journal({ dataDir: dataDir.path, log, clock });
     const server = mountsServer(() => this.tunnel);
     const mounts = new Mounts({ dataDir: dataDir.path, server, clock, log });
@@ -193,6 +192,7 @@ export class HandAgent implements Service {
       drivers,
       installationId: () => this.identity!.installationId,
       capacity,
+      provisionsAtOnce,
       clock,
       log,
       mounts,

@@ -12,6 +12,7 @@ import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { HandRefusal } from "./hand-refusal.ts";
 import { giveResources, noStoredFiles, type ReadStoredFile } from "./hand-resources.ts";
 import {
   type HandSlot,
@@ -25,19 +26,9 @@ import {
 import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { fillMounts, type Mounts } from "./mounts/mounts.ts";
+import { ProvisionTurns } from "./provision-turns.ts";
 import { HandTools } from "./tools/hand-tools.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
-
-/** The command or call cannot be done on this hand; `reason` is for programs, the message for people. */
-export class HandRefusal extends Error {
-  override readonly name = "HandRefusal";
-  readonly reason: string;
-
-  constructor(reason: string, message: string) {
-    super(message);
-    this.reason = reason;
-  }
-}
 
 export interface HandsOptions {
   dataDir: string;
@@ -45,6 +36,8 @@ export interface HandsOptions {
   /** The installation that the agent belongs to now. */
   installationId(): string;
   capacity: number;
+  /** Hands of a driver that are made at once; not set: as each driver says. */
+  provisionsAtOnce?: number | undefined;
   clock: Clock;
   log: Logger;
   reaperPeriodMs?: number;
@@ -70,6 +63,7 @@ export class Hands {
   private readonly file: HandsFile;
   private readonly slots = new Map<string, HandSlot>();
   private readonly marks: UnownedHandMarks;
+  private readonly turns: ProvisionTurns;
   private draining = false;
   private readonly stopper = new AbortController();
   /** Told of changes that no command asked for. */
@@ -79,6 +73,7 @@ export class Hands {
     this.options = options;
     this.file = new HandsFile(options.dataDir);
     this.marks = new UnownedHandMarks(options.clock, options.reaperPeriodMs);
+    this.turns = new ProvisionTurns(options.provisionsAtOnce);
   }
 
   /** Finds the hands of an earlier life: their processes have ended when this resolves, their files are there. */
@@ -136,6 +131,7 @@ export class Hands {
       }
       return;
     }
+    this.turns.giveUp(handId, new HandRefusal("PROVISION_FAILED", "it was released before it was made"));
     await this.inTurn(slot, async () => {
       const driver = this.driverOf(slot.record.driver);
       slot.live = undefined;
@@ -282,18 +278,20 @@ export class Hands {
     let stopTimer = () => {};
     this.slots.set(handId, slot); // also when an earlier attempt, that this one had waited for, has failed
     try {
-      driver = this.driverOf(slot.record.driver);
-      const spec = {
-        ...handSpecOf(command, driver),
-        onProgress: (detail: string) => this.tell(slot, detail),
-      };
+      const maker = this.driverOf(slot.record.driver);
+      driver = maker;
+      const onProgress = (detail: string) => this.tell(slot, detail);
+      const spec = { ...handSpecOf(command, driver), onProgress };
       await this.save();
       failpoint("agent.hand_noted");
       const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
       stopTimer = this.options.clock.after(timeoutMs, () =>
         limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
       );
-      const hand = await driver.provision(spec, limit.signal);
+      const turn = { driver, handId, signal: limit.signal, onProgress };
+      const hand = await this.turns.run(turn, (outsideTurn) =>
+        maker.provision({ ...spec, outsideTurn }, limit.signal),
+      );
       const { readStored = noStoredFiles } = this.options;
       await fillMounts(this.options.mounts, hand, slot.record, limit.signal);
       await giveResources(hand, command, { readStored, signal: limit.signal });

@@ -10,7 +10,8 @@ import type {
 import { copyTreeIn } from "./copy-tree-in.ts";
 import { packTree } from "./copy-tree-out.ts";
 import type { Hand } from "./drivers/driver.ts";
-import { HandRefusal, type Hands } from "./hands.ts";
+import { HandRefusal } from "./hand-refusal.ts";
+import type { Hands } from "./hands.ts";
 
 /** The copy's stream to the server. */
 export interface TransferWire {

@@ -7,7 +7,8 @@ import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
 import type { StartTransfer } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { copyRefusal } from "./copy-error.ts";
-import { HandRefusal, type Hands } from "./hands.ts";
+import { HandRefusal } from "./hand-refusal.ts";
+import type { Hands } from "./hands.ts";
 import { type TransferWire, transfer } from "./transfer.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
 

@@ -126,7 +126,15 @@ export interface HandSpec {
   readonly warm?: WarmSpec;
   /** Told what a long provision is doing, in a few words for people. */
   readonly onProgress?: (detail: string) => void;
+  /** Without it the hand is made whenever it is asked for. */
+  readonly outsideTurn?: OutsideTurn;
 }
+
+/**
+ * Does a long part of a provision that costs the machine little, such as a pull, while another hand is made. Resolves when
+ * it is this one's turn again; rejects as the work does, or when the provision is aborted while it waits for its turn.
+ */
+export type OutsideTurn = <T>(work: () => Promise<T>) => Promise<T>;
 
 /** For drivers whose hands are containers. */
 export interface ContainerSpec {
@@ -152,6 +160,8 @@ export interface Driver {
   readonly name: string;
   readonly capabilities: DriverCapabilities;
   readonly tools: readonly ToolDefinition[];
+  /** Provisions at once that the machine bears, at least 1, unless the agent's setting says else; without it any number. */
+  readonly provisionsAtOnce?: number;
   /** Whether this machine can run such hands, found out by trying. Never rejects. */
   probe(): Promise<ProbeResult>;
   /** Names that environments may give to images that the machine has, at most 1000 of at most 512 characters. May reject. */

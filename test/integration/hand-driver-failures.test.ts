@@ -51,13 +51,14 @@ function say(...rules: Rule[]): void {
   script = JSON.stringify({ rules });
 }
 
-async function startAgent(): Promise<void> {
+async function startAgent(provisionsAtOnce?: number): Promise<void> {
   const log = createLogger("hand-agent", "silent");
   agent = agentInProcess({
     url: rig.url,
     dataDir: dir.path,
     joinToken: await rig.joinToken(),
     drainMs: 200,
+    provisionsAtOnce,
     log,
     drivers: (dataDir) => {
       const inner = DRIVERS.process!({
@@ -131,6 +132,37 @@ test("a provision that hangs ends at the environment's bound and leaves nothing"
   expect(outcome).toBe("NOT_STARTED");
   expect(await bash(session, "echo ran")).toMatchObject({ text: "ran" });
   await eventually(async () => (await listed()).length === 1);
+});
+
+test("a hand whose turn has not come says so, leaves the line when it is released, and is made after one that hangs", async () => {
+  await startAgent(1);
+  const environment = (provisionTimeoutMs: number) =>
+    rig.environment({ driver: "scripted", provisionTimeoutMs });
+  const hanging = await rig.session(await environment(4_000));
+  const patient = await environment(30_000);
+  const [released, next] = [await rig.session(patient), await rig.session(patient)];
+  say({ on: "provision", times: 1, does: { hang: true } });
+  const readsBefore = scriptReads;
+  let hasHungUp = false;
+  const first = bash(hanging, "echo ran").finally(() => {
+    hasHungUp = true;
+  });
+  await eventually(() => scriptReads > readsBefore);
+  const running = [bash(released, "echo ran"), bash(next, "echo ran")];
+  const hand = await eventually(async () => {
+    const [waiting] = await handsOf(released);
+    return waiting?.stateDetail.startsWith("waits until other hands are made") ? waiting : undefined;
+  });
+  await rig.admin.releaseHand({ handId: hand.id });
+  expect(await running[0]).toMatchObject({ isError: true, outcome: "NOT_STARTED" });
+  // The agent has answered, although the hand before it is still being made.
+  await eventually(async () => {
+    const query = "select 1 from hands where hand_id = $1 and not destroy_pending";
+    return (await rig.pool.query(query, [hand.id])).rowCount === 1;
+  });
+  expect(hasHungUp).toBe(false);
+  expect(await running[1]).toMatchObject({ text: "ran" });
+  expect(await first).toMatchObject({ outcome: "NOT_STARTED" });
 });
 
 test("setup commands count into the same bound, and what was made is removed", async () => {

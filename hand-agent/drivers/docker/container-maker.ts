@@ -3,7 +3,7 @@ import type { Container } from "dockerode";
 import type { Clock } from "../../../kit/clock.ts";
 import type { Relay, Relays } from "../../relay/relay.ts";
 import { relayVariables } from "../../relay/relay.ts";
-import { HandError } from "../driver.ts";
+import { HandError, type OutsideTurn } from "../driver.ts";
 import { ContainerLink } from "./container-link.ts";
 import {
   type ContainerRecipe,
@@ -32,6 +32,8 @@ export interface Unit {
 export interface MakeOptions {
   readonly pull?: boolean;
   readonly onProgress?: ((detail: string) => void) | undefined;
+  /** For a pull. */
+  readonly outsideTurn?: OutsideTurn | undefined;
   readonly signal?: AbortSignal | undefined;
 }
 
@@ -191,8 +193,8 @@ export class ContainerMaker {
       if (id !== undefined) return create(id);
       if (options.pull !== true) throw missingImage(image);
     }
-    const { onProgress = () => {}, signal } = options;
-    await pullImage(engine, image, { onProgress, clock, signal, credentials });
+    const { onProgress = () => {}, outsideTurn = (work) => work(), signal } = options;
+    await outsideTurn(() => pullImage(engine, image, { onProgress, clock, signal, credentials }));
     return create();
   }
 

@@ -6,6 +6,7 @@
  * when those are gone the hand is. Nothing of the container itself is kept: its root is read-only.
  */
 import { randomBytes } from "node:crypto";
+import { availableParallelism } from "node:os";
 import { type Clock, within } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
@@ -65,6 +66,8 @@ export class DockerDriver implements Driver {
     mounts: true,
   };
   readonly tools: readonly ToolDefinition[];
+  /** Each keeps a core of the engine busy; more at once are all late instead of some. */
+  readonly provisionsAtOnce = Math.max(2, availableParallelism());
   private readonly options: DockerDriverOptions;
   private readonly engine: Engine;
   private readonly records: HandRecords;
@@ -201,7 +204,8 @@ export class DockerDriver implements Driver {
       await this.records.write(record);
       const unit = { unit: record.unit, recipe, name: `tendon-${spec.handId}` };
       const pull = spec.container?.pull === true;
-      const container = await this.maker.make(unit, { pull, onProgress: spec.onProgress, signal });
+      const { onProgress, outsideTurn } = spec;
+      const container = await this.maker.make(unit, { pull, onProgress, outsideTurn, signal });
       return this.handOf(record, container, { resumed: false, isSetUp: false });
     } finally {
       if (kind !== undefined) this.warm.refillSoon(kind.key);
