@@ -33,6 +33,19 @@ test("a value is taken out in every spelling, wherever chunks meet in it", () =>
   }
 });
 
+test("a value with backslashes or percent signs of its own is taken out, and not a byte besides", () => {
+  for (const secret of ["canary\\tok\\\\en-0123", "canary-0123456789%a", "canary-0123456789%", 'canary+/"\\a%4']) {
+    const once = JSON.stringify({ key: secret, next: 1 });
+    for (const text of [once, JSON.stringify(once), JSON.stringify(JSON.stringify(once))]) {
+      for (const parts of [[text], [...text]]) {
+        let value: unknown = redacted(parts, [secret]);
+        while (typeof value === "string") value = JSON.parse(value);
+        expect(value).toEqual({ key: "[redacted]", next: 1 });
+      }
+    }
+  }
+});
+
 test("what is no value stays byte for byte, also where it begins like one", () => {
   const texts = [
     `canary/tok and canary/tok"en-012345678, ${"\\\\".repeat(50)} 100% %zz %4 \\u00zz`,

@@ -10,8 +10,8 @@ const BACKSLASH = 0x5c;
 const PERCENT = 0x25;
 const LETTER_U = 0x75;
 
-/** One way of reading the bytes; each decoded byte has the place of its first raw one. */
-type Emit = (byte: number, rawStart: number) => void;
+/** One way of reading the bytes; each decoded byte has the place of its first raw one, and the one after its last. */
+type Emit = (byte: number, rawStart: number, rawEnd: number) => void;
 
 interface View {
   take(byte: number, at: number, emit: Emit): void;
@@ -22,7 +22,7 @@ interface View {
 class Plain implements View {
   readonly pendingFrom = undefined;
   take(byte: number, at: number, emit: Emit): void {
-    emit(byte, at);
+    emit(byte, at, at + 1);
   }
 }
 
@@ -38,7 +38,7 @@ class Unescaped implements View {
       if (this.digits.length < 4) return;
       const from = this.end(at);
       for (const decoded of Buffer.from(String.fromCharCode(Number.parseInt(this.digits, 16) || 0))) {
-        emit(decoded, from);
+        emit(decoded, from, at + 1);
       }
       this.digits = "";
       return;
@@ -48,14 +48,14 @@ class Unescaped implements View {
       return;
     }
     if (this.pendingFrom === undefined) {
-      emit(byte, at);
+      emit(byte, at, at + 1);
       return;
     }
     if (byte === LETTER_U) {
       this.inUnicode = true;
       return;
     }
-    emit(byte, this.end(at));
+    emit(byte, this.end(at), at + 1);
   }
 
   private end(at: number): number {
@@ -77,7 +77,7 @@ class PercentDecoded implements View {
       return;
     }
     if (this.pendingFrom === undefined) {
-      emit(byte, at);
+      emit(byte, at, at + 1);
       return;
     }
     this.digits += String.fromCharCode(byte);
@@ -85,12 +85,12 @@ class PercentDecoded implements View {
     const from = this.pendingFrom;
     this.pendingFrom = undefined;
     if (/^[0-9a-f]{2}$/i.test(this.digits)) {
-      emit(Number.parseInt(this.digits, 16), from);
+      emit(Number.parseInt(this.digits, 16), from, at + 1);
       return;
     }
-    emit(PERCENT, from);
+    emit(PERCENT, from, from + 1);
     for (const [index, plain] of [...Buffer.from(this.digits, "latin1")].entries())
-      emit(plain, from + 1 + index);
+      emit(plain, from + 1 + index, from + 2 + index);
   }
 }
 
@@ -131,6 +131,12 @@ class Matcher {
   }
 }
 
+function matchersOf(secrets: readonly string[], view: View): Matcher[] {
+  // That view has no backslashes, so neither have the values that it looks for.
+  const seen = view instanceof Unescaped ? secrets.map((secret) => secret.replaceAll("\\", "")) : secrets;
+  return seen.filter((secret) => secret !== "").map((secret) => new Matcher(Buffer.from(secret)));
+}
+
 export class Redactor {
   private readonly views: { view: View; matchers: Matcher[] }[];
   /** Raw bytes that were not let through, and their place in the stream. */
@@ -139,9 +145,8 @@ export class Redactor {
   private readonly found: { from: number; to: number }[] = [];
 
   constructor(secrets: readonly string[]) {
-    const patterns = secrets.map((secret) => Buffer.from(secret));
-    const views = patterns.length === 0 ? [] : [new Plain(), new Unescaped(), new PercentDecoded()];
-    this.views = views.map((view) => ({ view, matchers: patterns.map((pattern) => new Matcher(pattern)) }));
+    const views = secrets.length === 0 ? [] : [new Plain(), new Unescaped(), new PercentDecoded()];
+    this.views = views.map((view) => ({ view, matchers: matchersOf(secrets, view) }));
   }
 
   /** What may go on by now. */
@@ -160,10 +165,10 @@ export class Redactor {
 
   private take(byte: number, at: number): void {
     for (const { view, matchers } of this.views) {
-      view.take(byte, at, (decoded, rawStart) => {
+      view.take(byte, at, (decoded, rawStart, rawEnd) => {
         for (const matcher of matchers) {
           const from = matcher.take(decoded, rawStart);
-          if (from !== undefined) this.found.push({ from, to: at + 1 });
+          if (from !== undefined) this.found.push({ from, to: rawEnd });
         }
       });
     }
