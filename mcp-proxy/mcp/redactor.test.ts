@@ -34,7 +34,12 @@ test("a value is taken out in every spelling, wherever chunks meet in it", () =>
 });
 
 test("a value with backslashes or percent signs of its own is taken out, and not a byte besides", () => {
-  for (const secret of ["canary\\tok\\\\en-0123", "canary-0123456789%a", "canary-0123456789%", 'canary+/"\\a%4']) {
+  for (const secret of [
+    "canary\\tok\\\\en-0123",
+    "canary-0123456789%a",
+    "canary-0123456789%",
+    'canary+/"\\a%4',
+  ]) {
     const once = JSON.stringify({ key: secret, next: 1 });
     for (const text of [once, JSON.stringify(once), JSON.stringify(JSON.stringify(once))]) {
       for (const parts of [[text], [...text]]) {

@@ -9,6 +9,8 @@ import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 
 export interface OwnPostgres {
   readonly url: string;
+  /** Holds all its files. */
+  readonly dataDir: string;
   /** Of the test itself. */
   readonly pool: Pool;
   stop(): Promise<void>;
@@ -32,6 +34,7 @@ export async function startOwnPostgres(
   await pool.query("select pg_reload_conf()");
   return {
     url: postgres.url,
+    dataDir,
     pool,
     async stop() {
       await pool.close();
