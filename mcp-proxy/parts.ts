@@ -17,6 +17,7 @@ import { Credentials } from "./credentials/credentials.ts";
 import { Refresher } from "./credentials/oauth/refresher.ts";
 import { Opener } from "./credentials/opener.ts";
 import { UseJournal } from "./credentials/use-journal.ts";
+import { createGit } from "./git/git.ts";
 import { createMcp, type Mcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound } from "./outbound/outbound.ts";
@@ -85,9 +86,10 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const journal = new UseJournal({ credentials: client, clock, log });
   const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log });
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
-  // A part that takes connections out of sandboxes stands here, by its kind.
-  const handlers: TunnelsDeps["handlers"] = { ...deps.handlers };
   const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
+  // A part that takes connections out of sandboxes stands here, by its kind.
+  const git = createGit({ credentials, outbound, log });
+  const handlers: TunnelsDeps["handlers"] = { git, ...deps.handlers };
   const tokenKeys = new SessionTokenKeys(clock);
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });

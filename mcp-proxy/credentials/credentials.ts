@@ -46,6 +46,8 @@ export interface Grant {
   readonly credentialId: string;
   readonly vaultId: string;
   readonly isOauth: boolean;
+  /** Globs of the branches that a git credential may push to; empty: all. */
+  readonly pushBranches: readonly string[];
   /** To add to the request; they replace the client's own of these names. */
   readonly headers: Readonly<Record<string, string>>;
   /** To take out of what comes back. */
@@ -137,6 +139,7 @@ export class Credentials {
       credentialId,
       vaultId,
       isOauth,
+      pushBranches: opened.use.kind.case === "git" ? opened.use.kind.value.pushBranches : [],
       headers: injectedHeaders(opened),
       secrets: knownValues(opened),
       used: (result) => this.deps.journal.record({ credentialId, sessionId, action: "inject", host, result }),

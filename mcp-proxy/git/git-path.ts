@@ -1,0 +1,57 @@
+/** What of a git server a sandbox may ask for: the four requests of smart HTTP, and nothing else. */
+
+export interface GitRequest {
+  /** Without credentials, `https://host[:port]/path`: what a credential is looked up by. */
+  readonly repositoryUrl: string;
+  /** All of it, as it is sent. */
+  readonly url: string;
+  readonly service: "git-upload-pack" | "git-receive-pack";
+  readonly isAdvertisement: boolean;
+}
+
+const LONGEST = 2_048;
+const ADVERTISEMENT = /^(\/.+)\/info\/refs\?service=(git-upload-pack|git-receive-pack)$/;
+const EXCHANGE = /^(\/.+)\/(git-upload-pack|git-receive-pack)$/;
+
+/** `target` begins with `/git/<authority>`. Undefined for what is no request of git's, or is not for this authority. */
+export function parseGitRequest(
+  method: string,
+  target: string,
+  { host, port }: { readonly host: string; readonly port: number },
+): GitRequest | undefined {
+  const [, authority = "", path = ""] = /^\/git\/([^/]+)(\/.*)$/.exec(target) ?? [];
+  if (target.length > LONGEST || !isAuthority(authority, host, port)) return undefined;
+  const found = method === "GET" ? ADVERTISEMENT.exec(path) : method === "POST" ? EXCHANGE.exec(path) : null;
+  const [, repository = "", service] = found ?? [];
+  if (service === undefined || !repository.slice(1).split("/").every(isPlainPart)) return undefined;
+  const origin = originOf(host, port);
+  return {
+    repositoryUrl: origin + repository,
+    url: origin + path,
+    service: service as GitRequest["service"],
+    isAdvertisement: method === "GET",
+  };
+}
+
+export function originOf(host: string, port: number): string {
+  const name = host.includes(":") ? `[${host}]` : host;
+  return port === 443 ? `https://${name}` : `https://${name}:${port}`;
+}
+
+function isAuthority(authority: string, host: string, port: number): boolean {
+  const wanted = `https://${authority}`;
+  if (authority.includes("@") || !URL.canParse(wanted)) return false;
+  return new URL(wanted).origin === new URL(originOf(host, port)).origin;
+}
+
+/** No part may mean another path to whoever reads it next. */
+function isPlainPart(part: string): boolean {
+  if (!/^(?:[\w.~+@!$&'(),;=:-]|%[0-9A-Fa-f]{2})+$/.test(part)) return false;
+  try {
+    const name = decodeURIComponent(part);
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+    return name !== "." && name !== ".." && !/[/\\%?#\x00-\x1f\x7f]/.test(name);
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,201 @@
+/** Real git against git's own http-backend, through the proxy's handler. */
+import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import net, { type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { systemClock } from "../../kit/clock.ts";
+import { createLogger } from "../../kit/log.ts";
+import { NameResolver } from "../../kit/network/name-resolver.ts";
+import { type GitServer, startGitServer } from "../../test/kit/git-server.ts";
+import type { Grant } from "../credentials/credentials.ts";
+import { CredentialRefusal } from "../credentials/refusal.ts";
+import { Outbound } from "../outbound/outbound.ts";
+import { OutboundRules } from "../outbound/rules.ts";
+import { createGit } from "./git.ts";
+import { mayPush } from "./push-rules.ts";
+
+let host: GitServer;
+let outbound: Outbound;
+let way: net.Server;
+let home: string;
+let grant: () => Promise<Grant | undefined>;
+let used: string[] = [];
+const wanted: string[] = [];
+
+beforeAll(async () => {
+  host = await startGitServer();
+  for (const path of ["private/one.git", "public/one.git"]) await host.addRepository(path);
+  const rules = new OutboundRules({ deny: [], ownAddresses: () => new Set(), ownListeners: () => [] });
+  const resolver = new NameResolver({ clock: systemClock });
+  outbound = new Outbound({ rules, resolver, clock: systemClock, ca: [readFileSync(host.caFile, "utf8")] });
+  const log = createLogger("test", "silent");
+  const credentials = {
+    grant: ({ destination }: { destination: string }) => {
+      wanted.push(destination);
+      return grant();
+    },
+  };
+  const handler = createGit({ credentials, outbound, log });
+  const names = {
+    tunnelId: "t",
+    sessionId: "s",
+    workspaceId: "w",
+    handId: "h",
+    epoch: 1,
+    kind: "git" as const,
+  };
+  way = net.createServer({ allowHalfOpen: true }, (stream) => {
+    handler({ ...names, host: "127.0.0.1", port: host.port, stream });
+  });
+  way.listen(0, "127.0.0.1");
+  await once(way, "listening");
+  home = await mkdtemp(join(tmpdir(), "tendon-git-home-"));
+}, 30_000);
+afterAll(async () => {
+  outbound?.close();
+  way?.close();
+  await host?.stop();
+  await rm(home, { recursive: true, force: true });
+});
+beforeEach(() => {
+  used = [];
+  grant = async () => granted();
+});
+
+function granted(pushBranches: string[] = [], login = host.login): Grant {
+  const authorization = `Basic ${Buffer.from(login).toString("base64")}`;
+  return {
+    credentialId: "c",
+    vaultId: "v",
+    isOauth: false,
+    pushBranches,
+    headers: { authorization },
+    secrets: [],
+    used: (result) => used.push(result),
+    renewed: async () => undefined,
+  };
+}
+
+/** What git printed, both ways, and how it ended. */
+function git(...args: string[]): Promise<{ code: number; text: string }> {
+  const { port } = way.address() as AddressInfo;
+  const config = [
+    [`url.http://127.0.0.1:${port}/git/127.0.0.1:${host.port}/.insteadOf`, `https://127.0.0.1:${host.port}/`],
+    ["user.name", "Someone"],
+    ["user.email", "someone@example.com"],
+  ];
+  const env: Record<string, string> = {
+    PATH: "/usr/bin:/bin",
+    HOME: home,
+    GIT_TERMINAL_PROMPT: "0",
+    GIT_CONFIG_COUNT: String(config.length),
+  };
+  config.forEach(([key = "", value = ""], index) => {
+    env[`GIT_CONFIG_KEY_${index}`] = key;
+    env[`GIT_CONFIG_VALUE_${index}`] = value;
+  });
+  return new Promise((resolve) => {
+    execFile("git", args, { cwd: home, env }, (error, stdout, stderr) => {
+      resolve({ code: error === null ? 0 : Number(error.code), text: stdout + stderr });
+    });
+  });
+}
+
+const url = (path: string) => `https://127.0.0.1:${host.port}/${path}`;
+const ok = expect.objectContaining({ code: 0 });
+
+test("clones, pushes 3 MiB and pulls with a credential that git never has", async () => {
+  expect(await git("clone", url("private/one.git"), "one")).toEqual(ok);
+  const random = Buffer.from(Array.from({ length: 3 * 1024 * 1024 }, () => Math.floor(Math.random() * 256)));
+  await writeFile(join(home, "one/large"), random);
+  await git("-C", "one", "add", ".");
+  await git("-C", "one", "commit", "-qm", "large");
+  expect(await git("-C", "one", "push", "origin", "HEAD:main", "HEAD:topic")).toEqual(ok);
+  expect(await host.git("private/one.git", "log", "--format=%s", "topic")).toBe("large\nfirst");
+  expect(await git("clone", url("private/one.git"), "two")).toEqual(ok);
+  await git("-C", "two", "commit", "--allow-empty", "-qm", "second");
+  expect(await git("-C", "two", "push", "origin", "main")).toEqual(ok);
+  expect(await git("-C", "one", "pull", "origin", "main")).toEqual(ok);
+  expect(readFileSync(join(home, "two/large")).equals(random)).toBe(true);
+  expect(new Set(wanted)).toEqual(new Set([url("private/one.git")]));
+  expect(new Set(used)).toEqual(new Set(["200"]));
+  expect(readFileSync(join(home, "one/.git/config"), "utf8")).not.toContain("token");
+}, 30_000);
+
+test("refuses pushes to branches that the credential's rules do not name, and says so by git's own report", async () => {
+  grant = async () => granted(["topics/*"]);
+  await git("clone", "-q", url("private/one.git"), "ruled");
+  await git("-C", "ruled", "commit", "--allow-empty", "-qm", "ruled");
+  const before = await host.git("private/one.git", "for-each-ref");
+  const refused = await git("-C", "ruled", "push", "origin", "HEAD:main", "HEAD:topics/one");
+  expect(refused.code).toBe(1);
+  expect(refused.text).toMatch(/HEAD -> main \(the session's credential may not push here\)/);
+  expect(refused.text).toMatch(/HEAD -> topics\/one \(refused with the rest of the push\)/);
+  for (const ref of [":main", "HEAD:refs/tags/v1", "+HEAD:refs/notes/x"]) {
+    expect(await git("-C", "ruled", "push", "origin", ref)).toMatchObject({ code: 1 });
+  }
+  expect(await host.git("private/one.git", "for-each-ref")).toBe(before);
+  expect(used).toContain("push_refused");
+  expect(await git("-C", "ruled", "push", "origin", "HEAD:topics/one")).toEqual(ok);
+}, 30_000);
+
+test("reaches public repositories without a credential, also where they have moved to within the host", async () => {
+  grant = async () => undefined;
+  host.seen.length = 0;
+  expect(await git("clone", url("moved/one.git"), "public")).toEqual(ok);
+  expect(host.seen.filter(({ authorization }) => authorization !== undefined)).toEqual([]);
+  expect(host.seen.length).toBeGreaterThan(2);
+  expect(wanted).toContain(url("public/one.git"));
+});
+
+test("tells in git's output why: no credential, a wrong one, one that is not used, no repository, a redirect elsewhere", async () => {
+  const clone = async (path: string) => (await git("clone", url(path), "never")).text;
+  grant = async () => undefined;
+  expect(await clone("private/one.git")).toMatch(
+    /remote: Tendon: authentication failed: .* no vault .*\n.*403/s,
+  );
+  expect(await clone("public/none.git")).toMatch(/remote: Tendon: .* no such repository/);
+  grant = async () => granted([], "bot:wrong");
+  expect(await clone("private/one.git")).toMatch(
+    /authentication failed: .* refuses the session's credential/,
+  );
+  grant = async () => Promise.reject(new CredentialRefusal("SEAL_BROKEN", "its seal is broken"));
+  expect(await clone("private/one.git")).toMatch(/remote: Tendon: the credential .* is not used: its seal/);
+  grant = async () => granted();
+  expect(await clone("away/one.git")).toMatch(/redirects to other.example, which is not followed/);
+}, 30_000);
+
+test("takes no other request, and none for another host", async () => {
+  const { port } = way.address() as AddressInfo;
+  const ask = async (path: string, method = "GET") =>
+    (await fetch(`http://127.0.0.1:${port}${path}`, { method })).status;
+  const here = `/git/127.0.0.1:${host.port}`;
+  for (const path of [
+    `${here}/public/one.git/HEAD`,
+    `${here}/a%2f..%2fb/info/refs?service=git-upload-pack`,
+    `${here}/a/%2e%2e/b/x/info/refs?service=git-upload-pack&x=y`,
+    "/git/other.example/one.git/info/refs?service=git-upload-pack",
+  ]) {
+    expect([path, await ask(path)]).toEqual([path, 400]);
+  }
+  expect(await ask(`${here}/public/one.git/git-receive-pack`, "DELETE")).toBe(400);
+});
+
+test.each([
+  ["refs/heads/main", ["main"], true],
+  ["refs/heads/main2", ["main"], false],
+  ["refs/heads/a/b", ["a/*"], true],
+  ["refs/heads/a/b/c", ["a/*"], false],
+  ["refs/heads/a/b/c", ["a/**"], true],
+  ["refs/heads/ab", ["a?"], true],
+  ["refs/heads/a/", ["a?"], false],
+  ["refs/heads/main", ["x", "m*n"], true],
+  ["refs/tags/main", ["**"], false],
+  ["refs/tags/main", [], true],
+])("%s by %j: %s", (ref, patterns, expected) => {
+  expect(mayPush(ref, patterns)).toBe(expected);
+});

@@ -1,0 +1,225 @@
+/**
+ * Git of sandboxes: `/git/<host>/<path>` in plain HTTP from the relay in the sandbox, HTTPS to the host from here, with the
+ * session's credential. Bytes stream both ways; what is held is the beginning of a push, where its credential has branch
+ * rules. A sandbox sees what git servers say in git's own formats, and of every other answer only a text of the proxy's own.
+ */
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { request as httpsRequest } from "node:https";
+import { pipeline } from "node:stream";
+import { isTendonError, messageOf } from "../../kit/errors.ts";
+import type { Logger } from "../../kit/log.ts";
+import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import type { Credentials, Grant } from "../credentials/credentials.ts";
+import { CredentialRefusal } from "../credentials/refusal.ts";
+import type { Outbound } from "../outbound/outbound.ts";
+import { OutboundRefusal } from "../outbound/refusal.ts";
+import type { ConnectionHandler, SandboxConnection } from "../tunnels/sandbox-connection.ts";
+import { type GitRequest, originOf, parseGitRequest } from "./git-path.ts";
+import { readPushCommands, refusedPush, UnreadablePush } from "./push-commands.ts";
+import { mayPush } from "./push-rules.ts";
+import { GitRefusal, refusalOfStatus } from "./refusal.ts";
+
+export interface GitDeps {
+  readonly credentials: Pick<Credentials, "grant">;
+  readonly outbound: Pick<Outbound, "https">;
+  readonly log: Logger;
+}
+
+/** Of the client: what git's protocol needs. Nothing by which it could sign in. */
+const TO_HOST = [
+  "accept",
+  "accept-encoding",
+  "accept-language",
+  "content-type",
+  "content-encoding",
+  "content-length",
+  "git-protocol",
+  "user-agent",
+];
+const TO_SANDBOX = ["content-type", "content-encoding", "content-length", "cache-control"];
+const REDIRECTS = new Set([301, 302, 303, 307, 308]);
+
+export function createGit(deps: GitDeps): ConnectionHandler {
+  return (connection) => {
+    // One for each connection, whose name every request of it must bear. A large push takes as long as it takes: what
+    // stands still is ended by the relay.
+    const server: Server = createServer({ requestTimeout: 0, headersTimeout: 0 }, (request, response) => {
+      new GitExchange(deps, connection, request, response).run().catch((error: unknown) => {
+        deps.log.warn({ sessionId: connection.sessionId, error: messageOf(error) }, "a git request failed");
+        response.destroy();
+      });
+    });
+    server.on("clientError", (_error, socket) => socket.destroy());
+    server.emit("connection", connection.stream);
+  };
+}
+
+class GitExchange {
+  private readonly deps: GitDeps;
+  private readonly connection: SandboxConnection;
+  private readonly request: IncomingMessage;
+  private readonly response: ServerResponse;
+
+  constructor(
+    deps: GitDeps,
+    connection: SandboxConnection,
+    request: IncomingMessage,
+    response: ServerResponse,
+  ) {
+    this.deps = deps;
+    this.connection = connection;
+    this.request = request;
+    this.response = response;
+  }
+
+  async run(): Promise<void> {
+    try {
+      const { method = "", url = "" } = this.request;
+      const asked = parseGitRequest(method, url, this.connection);
+      if (asked === undefined) throw new GitRefusal("bad_request", "this is no request of git for this host");
+      const grant = await this.grant(asked.repositoryUrl);
+      if (!asked.isAdvertisement && (await this.refusesPush(asked, grant))) return;
+      await this.passOn(asked, grant);
+    } catch (error) {
+      this.refuse(asRefusal(error, this.connection.host));
+    }
+  }
+
+  private grant(destination: string): Promise<Grant | undefined> {
+    const { sessionId, workspaceId, epoch } = this.connection;
+    const purpose = CredentialPurpose.GIT;
+    return this.deps.credentials.grant({
+      sessionId,
+      workspaceId,
+      epoch: BigInt(epoch),
+      destination,
+      purpose,
+    });
+  }
+
+  /** Whether the push was answered here, since its credential's rules forbid a part of it: then all of it is refused. */
+  private async refusesPush({ service }: GitRequest, grant: Grant | undefined): Promise<boolean> {
+    const rules = grant?.pushBranches ?? [];
+    if (service !== "git-receive-pack" || grant === undefined || rules.length === 0) return false;
+    if ((this.request.headers["content-encoding"] ?? "identity") !== "identity") {
+      throw new UnreadablePush("it is compressed");
+    }
+    const push = await readPushCommands(this.request);
+    const forbidden = new Set(push.refs.filter((ref) => !mayPush(ref, rules)));
+    if (forbidden.size === 0) return false;
+    grant.used("push_refused");
+    const report = refusedPush(push, (ref) =>
+      forbidden.has(ref) ? "the session's credential may not push here" : "refused with the rest of the push",
+    );
+    if (report === undefined) {
+      throw new GitRefusal("forbidden", "the session's credential may not push to one of these refs");
+    }
+    // Git reads no answer before it has sent all.
+    this.request.resume();
+    this.request.once("end", () => {
+      this.response.writeHead(200, {
+        "content-type": "application/x-git-receive-pack-result",
+        "cache-control": "no-cache",
+      });
+      this.response.end(report);
+    });
+    return true;
+  }
+
+  private async passOn(asked: GitRequest, grant: Grant | undefined): Promise<void> {
+    const answer = await this.send(asked, grant);
+    const status = answer.statusCode ?? 0;
+    grant?.used(String(status));
+    if (status === 200 && answer.headers["content-type"] === contentType(asked)) {
+      this.response.writeHead(200, only(answer.headers, TO_SANDBOX));
+      pipeline(answer, this.response, () => {});
+      return;
+    }
+    answer.destroy();
+    if (asked.isAdvertisement && REDIRECTS.has(status)) return this.redirect(asked, answer.headers.location);
+    throw refusalOfStatus(status, asked.repositoryUrl, grant !== undefined);
+  }
+
+  private send(asked: GitRequest, grant: Grant | undefined): Promise<IncomingMessage> {
+    const { request, response } = this;
+    return new Promise((resolve, reject) => {
+      const outgoing = httpsRequest(asked.url, {
+        agent: this.deps.outbound.https,
+        method: request.method,
+        headers: { ...only(request.headers, TO_HOST), ...grant?.headers },
+      });
+      outgoing.once("response", resolve);
+      outgoing.once("error", reject);
+      response.once("close", () => outgoing.destroy());
+      if (asked.isAdvertisement) outgoing.end();
+      // An early answer is passed on; its sender is not to blame when the rest has nowhere to go.
+      else request.pipe(outgoing);
+    });
+  }
+
+  /** Within the host git is told the new path, and asks for it here: another path may have another credential, or none. */
+  private redirect(asked: GitRequest, location = ""): void {
+    const { host, port } = this.connection;
+    const to = URL.canParse(location, asked.url) ? new URL(location, asked.url) : undefined;
+    if (to?.origin !== new URL(originOf(host, port)).origin) {
+      throw new GitRefusal(
+        "redirect_refused",
+        `${host} redirects to ${to?.host ?? "what is no URL"}, which is not followed`,
+      );
+    }
+    const authority = this.request.url?.split("/")[2] ?? "";
+    this.response.writeHead(302, { location: `/git/${authority}${to.pathname}${to.search}` }).end();
+  }
+
+  private refuse(refusal: GitRefusal): void {
+    const { request, response, connection } = this;
+    if (response.headersSent || response.destroyed) return void response.destroy();
+    this.deps.log.info(
+      { sessionId: connection.sessionId, host: connection.host, reason: refusal.reason },
+      "a git request was refused",
+    );
+    const text = `Tendon: ${refusal.message}\n`;
+    response.writeHead(refusal.status, {
+      "content-type": "text/plain; charset=utf-8",
+      "content-length": Buffer.byteLength(text),
+      "tendon-git-error": refusal.reason,
+      // What of the request was not read is not read any more.
+      connection: "close",
+    });
+    response.end(text);
+    request.unpipe();
+    request.resume();
+  }
+}
+
+function contentType({ service, isAdvertisement }: GitRequest): string {
+  return `application/x-${service}-${isAdvertisement ? "advertisement" : "result"}`;
+}
+
+function only(headers: IncomingMessage["headers"], names: readonly string[]): Record<string, string> {
+  const found = names.flatMap((name) => {
+    const value = headers[name];
+    return typeof value === "string" ? [[name, value] as const] : [];
+  });
+  return Object.fromEntries(found);
+}
+
+function asRefusal(error: unknown, host: string): GitRefusal {
+  if (error instanceof GitRefusal) return error;
+  if (error instanceof UnreadablePush) {
+    const why = `the session's credential has branch rules, and this push cannot be checked: ${error.message}`;
+    return new GitRefusal("forbidden", why);
+  }
+  if (error instanceof CredentialRefusal) {
+    return new GitRefusal(
+      "authentication_failed",
+      `the credential for ${host} is not used: ${error.message}`,
+    );
+  }
+  if (error instanceof OutboundRefusal) {
+    return new GitRefusal(error.isDenial ? "forbidden" : "unreachable", error.message);
+  }
+  if (isTendonError(error))
+    return new GitRefusal("unavailable", `no credential can be had: ${error.message}`);
+  return new GitRefusal("unreachable", `${host} broke the connection`);
+}
