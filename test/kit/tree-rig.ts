@@ -28,15 +28,17 @@ export class TreeRig {
   private brains!: Brains;
 
   private readonly settings: Readonly<Record<string, string>>;
+  private readonly peers: boolean;
 
-  private constructor(database: TestDatabase, settings: Readonly<Record<string, string>>) {
+  private constructor(database: TestDatabase, settings: Readonly<Record<string, string>>, peers: boolean) {
     this.database = database;
     this.settings = settings;
+    this.peers = peers;
   }
 
-  /** `settings`: further ones of the server. */
-  static async start(settings: Readonly<Record<string, string>> = {}): Promise<TreeRig> {
-    const rig = new TreeRig(await createTestDatabase(), settings);
+  /** `settings`: further ones of the server; `peers`: whether other replicas reach it. */
+  static async start(settings: Readonly<Record<string, string>> = {}, peers = false): Promise<TreeRig> {
+    const rig = new TreeRig(await createTestDatabase(), settings, peers);
     await rig.startServer();
     const request = { spec: { name: "default" }, makeDefault: true };
     await rig.server.client(EnvironmentService).createEnvironment(request);
@@ -58,7 +60,8 @@ export class TreeRig {
     const databaseUrl = this.database.url;
     const adminKey = this.adminKey === "" ? {} : { TENDON_ADMIN_KEY: this.adminKey };
     const settings = { ...this.settings, ...adminKey };
-    this.server = await startServer({ databaseUrl, replaceAdminKey: this.adminKey === "", settings });
+    const { peers } = this;
+    this.server = await startServer({ databaseUrl, replaceAdminKey: this.adminKey === "", settings, peers });
     this.adminKey ||= this.server.adminKey;
     await this.startHarness();
   }
@@ -97,7 +100,7 @@ export class TreeRig {
     return this.server.client(AdminService);
   }
 
-  /** An agent that a puppet plays; it may call `members`, by id, and itself with "self". */
+  /** An agent that a puppet plays, in the loop "puppet" unless `spec` says else; it may call `members`, by id, and itself with "self". */
   async agent(
     name: string,
     puppet: Puppet,
@@ -111,7 +114,7 @@ export class TreeRig {
     );
     const tools = [{ kind: { case: "brainToolset" as const, value: { names: THREAD_TOOLS } } }];
     const multiagent = { agents, ...(spec.multiagent as object) };
-    const full = { tools, ...spec, ...PUPPET, name, ...(agents.length > 0 && { multiagent }) };
+    const full = { tools, ...PUPPET, ...spec, name, ...(agents.length > 0 && { multiagent }) };
     const { agent } = await this.server.client(AgentService).createAgent({ spec: full as Spec });
     return agent!.id;
   }
