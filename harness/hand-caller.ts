@@ -3,12 +3,13 @@
  * runs instead of running it twice (X1). The server appends the result, and the log is where it is read.
  */
 import { Backoff } from "../kit/backoff.ts";
-import { type Clock, within } from "../kit/clock.ts";
+import type { Clock } from "../kit/clock.ts";
 import { type FailureOrigin, isTendonError, messageOf, originOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Lease } from "./lease.ts";
+import { resultArrived } from "./result-arrival.ts";
 import { judgeFailure, MAX_BROKEN } from "./server-failure.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
@@ -28,8 +29,6 @@ export type CallOutcome =
   | ({ readonly kind: "failed"; readonly text: string } & FailureOrigin);
 
 const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
-/** The result is stored before the stream ends, so its event is on its way; after this the log is asked. */
-const RESULT_WAIT_MS = 300;
 /** Streams in a row that ended well but whose result the log does not have. */
 const MAX_MISSING_RESULTS = 20;
 const CANCEL_DEADLINE_MS = 5_000;
@@ -63,7 +62,7 @@ export class HandCaller {
     for (;;) {
       try {
         await this.follow(call, signal, headers);
-        if (await this.isAnswered(call, signal)) return { kind: "answered" };
+        if (await resultArrived(this.options, call.eventId, signal)) return { kind: "answered" };
         missing += 1;
         if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log", RESULT_MISSING);
       } catch (error) {
@@ -117,23 +116,6 @@ export class HandCaller {
       if (kind.case !== "result") continue;
       failpoint("harness.result_received");
       return;
-    }
-  }
-
-  private async isAnswered(call: OpenCall, signal: AbortSignal): Promise<boolean> {
-    const { view, clock } = this.options;
-    const hasResult = () => !view.state.openCalls.has(call.eventId);
-    const stop = new AbortController();
-    try {
-      const arrives = view.until(hasResult, AbortSignal.any([signal, stop.signal]));
-      await within(clock, RESULT_WAIT_MS, arrives, () => new Error("late"));
-      return true;
-    } catch {
-      signal.throwIfAborted();
-      await view.refresh();
-      return hasResult();
-    } finally {
-      stop.abort();
     }
   }
 }

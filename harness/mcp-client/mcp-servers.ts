@@ -4,6 +4,7 @@ import { type Clock, within } from "../../kit/clock.ts";
 import type { FailureOrigin } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Lease } from "../lease.ts";
+import { resultArrived } from "../result-arrival.ts";
 import type { OpenCall } from "../session-state.ts";
 import type { SessionView } from "../session-view.ts";
 import { McpProblem, originOfProblem } from "./mcp-problem.ts";
@@ -32,7 +33,6 @@ const LIST_WITHIN_MS = 35_000;
 const RETRY = { firstMs: 100, maxMs: 3_000, resetAfterMs: Number.POSITIVE_INFINITY };
 /** For a proxy that starts again, or has no room. */
 const RETRY_FOR_MS = 45_000;
-const RESULT_WAIT_MS = 300;
 const CANCEL_WITHIN_MS = 3_000;
 const UNKNOWN =
   "The connection to the platform's proxy broke while this call ran, so its outcome is not known: it may have run, in part or whole.";
@@ -64,7 +64,7 @@ export class McpServers {
       let problem: McpProblem;
       try {
         await this.client(call.server).callTool(request, signal);
-        if (await this.isAnswered(call, signal)) return { kind: "answered" };
+        if (await resultArrived(this.options, call.eventId, signal)) return { kind: "answered" };
         problem = new McpProblem("result_missing", "its result did not reach the log", true);
       } catch (error) {
         signal.throwIfAborted();
@@ -116,25 +116,6 @@ export class McpServers {
     const client = new McpServerClient(access, name);
     this.clients.set(name, client);
     return client;
-  }
-
-  /** The result is stored before it is answered, so its event is on its way. */
-  private async isAnswered(call: OpenCall, signal: AbortSignal): Promise<boolean> {
-    const { view, clock } = this.options;
-    const hasResult = () => !view.state.openCalls.has(call.eventId);
-    const stop = new AbortController();
-    const arrives = view.until(hasResult, AbortSignal.any([signal, stop.signal]));
-    try {
-      await within(clock, RESULT_WAIT_MS, arrives, () => new Error("late"));
-      return true;
-    } catch {
-      signal.throwIfAborted();
-      await view.refresh();
-      return hasResult();
-    } finally {
-      stop.abort();
-      arrives.catch(() => {});
-    }
   }
 }
 
