@@ -133,6 +133,8 @@ export class Hands {
     }
     this.turns.giveUp(handId, new HandRefusal("PROVISION_FAILED", "it was released before it was made"));
     await this.inTurn(slot, async () => {
+      // Of two who asked, the second finds nothing; it must not write once the agent has stopped.
+      if (this.slots.get(handId) !== slot) return;
       const driver = this.driverOf(slot.record.driver);
       slot.live = undefined;
       await this.discard(driver, handId);
