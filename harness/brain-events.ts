@@ -32,6 +32,8 @@ export const HARNESS_GONE: FailureOrigin = { part: "harness", reason: "HARNESS_G
 const OWN_TOOL_FAILED: FailureOrigin = { part: "harness", reason: "TOOL_FAILED" };
 export const INTERRUPTED_TEXT = "Tool execution was interrupted before completion. Please retry.";
 
+const NANO_USD_PER_CENT = 10_000_000;
+
 type NewId = () => string;
 
 /** An event whose payload is this value. */
@@ -314,7 +316,12 @@ export function idleEvents(
   const usage = {
     ...wireUsage(state.usage),
     model_requests: state.modelRequests,
-    list_cost: { nano_usd: state.listCostNanoUsd, unpriced_requests: state.unpricedRequests },
+    list_cost: {
+      amount: String(Math.floor(state.listCostNanoUsd / NANO_USD_PER_CENT)),
+      currency: "USD",
+      nano_usd: state.listCostNanoUsd,
+      unpriced_requests: state.unpricedRequests,
+    },
   };
   const idle = { stop_reason: stopReason, stop_details: stopDetails, ...more };
   return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];

@@ -15,7 +15,7 @@ import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import type { KnownServer } from "./mcp-client/mcp-tool-events.ts";
 
 /** Tools of MCP servers that are known, by the servers' names. */
-type McpLists = Pick<ReadonlyMap<string, KnownServer>, "get">;
+type McpLists = Pick<ReadonlyMap<string, Pick<KnownServer, "tools">>, "get">;
 
 const NO_SERVERS: McpLists = new Map();
 const MAX_NAME_CHARS = 128;

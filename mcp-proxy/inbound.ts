@@ -3,9 +3,6 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { StartupError } from "../kit/program.ts";
 
-/** Routes that exist and are not built yet: they answer a typed error instead of a surprising 404. */
-const NOT_BUILT = [{ prefix: "/git/", what: "git repositories" }];
-
 /** Where MCP servers of sessions are. */
 const MCP_PREFIX = "/mcp/";
 
@@ -74,13 +71,6 @@ function route(path: string, connected: boolean): { status: number; body: unknow
   }
   if (path.startsWith(MCP_PREFIX)) {
     return { status: 503, body: errorBody("overloaded_error", "the proxy is not ready") };
-  }
-  const notBuilt = NOT_BUILT.find(({ prefix }) => path.startsWith(prefix));
-  if (notBuilt !== undefined) {
-    return {
-      status: 501,
-      body: errorBody("not_configured", `this proxy does not serve ${notBuilt.what} yet`),
-    };
   }
   return { status: 404, body: errorBody("not_found_error", "the proxy has no such route") };
 }

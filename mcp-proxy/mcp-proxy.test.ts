@@ -99,7 +99,7 @@ describe("the proxy program", () => {
     ]);
     for (const [path, status, type] of [
       ["/mcp/sesn_1/github", 401, "authentication_error"],
-      ["/git/sesn_1/repo.git/info/refs", 501, "not_configured"],
+      ["/git/sesn_1/repo.git/info/refs", 404, "not_found_error"],
     ]) {
       const answer = await fetch(`${url}${path}`, { method: "POST", body: "x".repeat(100_000) });
       const { error } = (await answer.json()) as { error: { type: string } };

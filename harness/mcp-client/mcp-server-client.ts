@@ -37,13 +37,21 @@ const MAX_DESCRIPTION_CHARS = 4_096;
 export class McpServerClient {
   readonly serverName: string;
   private readonly access: ProxyAccess;
-  private mcpSessionId = "";
+  private mcpSessionId: string;
   private opening: Promise<void> | undefined;
   private lastId = 0;
 
-  constructor(access: ProxyAccess, serverName: string) {
+  /** `mcpSessionId` is that of an MCP session which is open already; empty for none. */
+  constructor(access: ProxyAccess, serverName: string, mcpSessionId = "") {
     this.access = access;
     this.serverName = serverName;
+    this.mcpSessionId = mcpSessionId;
+    if (mcpSessionId !== "") this.opening = Promise.resolve();
+  }
+
+  /** Of the MCP session that is open; empty where there is none, or the server has none. */
+  get openSessionId(): string {
+    return this.mcpSessionId;
   }
 
   /** Rejects with an McpProblem, or the signal's reason. */

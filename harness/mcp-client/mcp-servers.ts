@@ -20,7 +20,7 @@ export interface McpServersOptions {
 }
 
 export type ListedServer =
-  | { readonly name: string; readonly tools: readonly McpTool[] }
+  | { readonly name: string; readonly tools: readonly McpTool[]; readonly mcpSessionId: string }
   | { readonly name: string; readonly problem: McpProblem };
 
 /** `answered`: the log has the result. `failed`: there will be none; the text says why. */
@@ -91,11 +91,13 @@ export class McpServers {
   private async listOne(name: string, signal: AbortSignal): Promise<ListedServer> {
     const { clock } = this.options;
     const limit = new AbortController();
-    const asked = this.client(name).listTools(AbortSignal.any([signal, limit.signal]));
+    const client = this.client(name);
+    const asked = client.listTools(AbortSignal.any([signal, limit.signal]));
     const late = () =>
       new McpProblem("mcp_connection_failed_error", `MCP server "${name}" did not answer in time`);
     try {
-      return { name, tools: await within(clock, LIST_WITHIN_MS, asked, late) };
+      const tools = await within(clock, LIST_WITHIN_MS, asked, late);
+      return { name, tools, mcpSessionId: client.openSessionId };
     } catch (error) {
       if (error instanceof McpProblem) return { name, problem: error };
       return {
@@ -111,9 +113,10 @@ export class McpServers {
   private client(name: string): McpServerClient {
     const known = this.clients.get(name);
     if (known !== undefined) return known;
-    const { proxyUrl: url, send, lease } = this.options;
+    const { proxyUrl: url, send, lease, view } = this.options;
     const access: ProxyAccess = { url, sessionId: lease.sessionId, token: () => lease.sessionToken, send };
-    const client = new McpServerClient(access, name);
+    // Of the holder before: what the MCP server keeps for its session goes on, too.
+    const client = new McpServerClient(access, name, view.state.mcpServers.get(name)?.mcpSessionId);
     this.clients.set(name, client);
     return client;
   }

@@ -20,7 +20,10 @@ export function listedEvents(
     return { mcp_server_name: server.name, tools: server.tools.map(({ name }) => name) };
   });
   const lists = listed.flatMap((server) => ("tools" in server ? [[server.name, server.tools] as const] : []));
-  const internal = { v: 1, tools: Object.fromEntries(lists) };
+  const sessions = listed.flatMap((server) =>
+    "tools" in server ? [[server.name, server.mcpSessionId] as const] : [],
+  );
+  const internal = { v: 1, tools: Object.fromEntries(lists), mcp_sessions: Object.fromEntries(sessions) };
   return [...errors, brainEvent(newId(), TOOLS_LISTED, { servers, turn }, internal)];
 }
 
@@ -43,16 +46,19 @@ function errorEvent(
 export interface KnownServer {
   readonly tools: readonly McpTool[] | undefined;
   readonly turn: number;
+  /** Of the MCP session that was opened for it; empty for none. One that its server has forgotten is opened anew. */
+  readonly mcpSessionId: string;
 }
 
 /** Of one such event. */
 export function listedServers(event: Event): [name: string, known: KnownServer][] {
   const { servers, turn } = parseObject(event.payload);
-  const lists = parseObject(event.internal).tools;
+  const { tools: lists, mcp_sessions: sessions } = parseObject(event.internal);
   return objectsOf(servers).map(({ mcp_server_name: name }) => {
     const list = isObject(lists) ? lists[stringOf(name)] : undefined;
     const tools = Array.isArray(list) ? objectsOf(list).map(toolOf) : undefined;
-    return [stringOf(name), { tools, turn: typeof turn === "number" ? turn : 0 }];
+    const mcpSessionId = isObject(sessions) ? stringOf(sessions[stringOf(name)]) : "";
+    return [stringOf(name), { tools, turn: typeof turn === "number" ? turn : 0, mcpSessionId }];
   });
 }
 

@@ -33,6 +33,7 @@ const LOOK_EVERY_MS = 60_000;
 
 export class McpSessions {
   private readonly clock: Clock;
+  private readonly close: (session: McpSession) => void;
   private readonly kept = new Map<string, McpSession>();
   private readonly endings = new Map<string, Set<() => void>>();
   private readonly stopLooking: () => void;
@@ -40,11 +41,10 @@ export class McpSessions {
   /** `close` ends one upstream; it does not reject. */
   constructor(clock: Clock, close: (session: McpSession) => void) {
     this.clock = clock;
+    this.close = close;
     this.stopLooking = clock.every(LOOK_EVERY_MS, () => {
       for (const session of this.kept.values()) {
-        if (session.usedAtMs + KEPT_UNUSED_MS > clock.monotonicMs()) continue;
-        this.kept.delete(session.id);
-        close(session);
+        if (session.usedAtMs + KEPT_UNUSED_MS <= clock.monotonicMs()) this.drop(session);
       }
     });
   }
@@ -72,7 +72,7 @@ export class McpSessions {
   opened({ caller, server, body, headers }: Exchange, id: string, grant: Grant | undefined): void {
     if (id.length > 1024 || this.kept.has(id)) return;
     const ofOne = [...this.kept.values()].filter(({ sessionId }) => sessionId === caller.sessionId);
-    if (ofOne.length >= MAX_KEPT_OF_ONE) this.kept.delete(ofOne[0]!.id);
+    if (ofOne.length >= MAX_KEPT_OF_ONE) this.drop(ofOne[0]!);
     this.kept.set(id, {
       id,
       sessionId: caller.sessionId,
@@ -85,8 +85,14 @@ export class McpSessions {
       usedAtMs: this.clock.monotonicMs(),
       renewal: undefined,
     });
-    const oldest = this.kept.size > MAX_KEPT ? this.kept.keys().next().value : undefined;
-    if (oldest !== undefined) this.kept.delete(oldest);
+    const oldest = this.kept.size > MAX_KEPT ? this.kept.values().next().value : undefined;
+    if (oldest !== undefined) this.drop(oldest);
+  }
+
+  /** What is not kept any more is ended at its server, too: nobody else would. */
+  private drop(session: McpSession): void {
+    this.kept.delete(session.id);
+    this.close(session);
   }
 
   used({ headers }: Exchange, _usedId: string, grant: Grant | undefined): void {

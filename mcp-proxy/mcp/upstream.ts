@@ -53,7 +53,11 @@ export class Upstream {
     const first = await this.send(exchange, known?.currentId);
     if (first.response.status !== 404 || known === undefined || exchange.method !== "POST") return first;
     // The server has forgotten the MCP session: it has not looked at the message, so that may be sent again.
-    const renewedId = await sessions.renew(known, first.usedId, (opening) => this.open(exchange, opening));
+    const renewing = sessions.renew(known, first.usedId, (opening) => this.open(exchange, opening));
+    const renewedId = await renewing.catch(async (error: unknown) => {
+      await first.response.body?.cancel();
+      throw error;
+    });
     if (renewedId === undefined) return first;
     await first.response.body?.cancel();
     return this.send(exchange, renewedId);

@@ -19,6 +19,11 @@ export interface HandDeps {
   /** The other replicas of the server. */
   readonly peers: Peers;
   readonly tunnels: () => Pick<TunnelStreams, "fromAgent">;
+  /**
+   * Whether proxies put the values of variables into what hands send. While none does, hands reach the hosts of variables as
+   * they would without them: a way that leads nowhere must not take the place of one that leads there.
+   */
+  readonly servesVariables?: boolean;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly timing: HandTiming;

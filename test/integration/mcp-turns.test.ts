@@ -108,15 +108,25 @@ describe("a turn with an MCP server", () => {
     ]);
   });
 
-  it("asks for the tools once in a session, whoever holds it later", async () => {
+  it("asks for the tools once in a session and keeps its MCP session, whoever holds it later", async () => {
     const sessionId = await talk("hello");
     await idle(sessionId);
     const lists = mcp.seen.filter((line) => line === "tools/list").length;
     await platform.program("harness").end("SIGKILL");
     await platform.start("harness");
+    const opened = mcp.openSessions.size;
     await platform.client(SessionService).emitEvents({ sessionId, events: [said("call look")] });
     const events = await idle(sessionId, 2);
     expect(payloads(events, "agent.mcp_tool_result")).toMatchObject([{ is_error: false }]);
+    expect(mcp.openSessions.size).toBe(opened);
+    // One that the server has forgotten meanwhile is opened anew, and the call runs all the same.
+    mcp.forget();
+    await platform.client(SessionService).emitEvents({ sessionId, events: [said("call look")] });
+    const later = await idle(sessionId, 3);
+    expect(payloads(later, "agent.mcp_tool_result")).toMatchObject([
+      { is_error: false },
+      { is_error: false },
+    ]);
     expect(mcp.seen.filter((line) => line === "tools/list").length).toBe(lists);
   });
 

@@ -306,4 +306,15 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     },
     120_000,
   );
+
+  test("are not made for variables while no proxy puts these in: such a hand is what its environment says", async () => {
+    const plain = await startTunnelRig({}, { servesVariables: false });
+    try {
+      const made = await plain.newHand();
+      const look = `require("node:net").connect(7480, "127.0.0.1").on("error", (error) => console.log(error.code)).on("connect", () => console.log("a relay"))`;
+      expect((await made.bash(`${process.execPath} -e '${look}'`)).trim()).toBe("ECONNREFUSED");
+    } finally {
+      await plain.stop();
+    }
+  }, 60_000);
 });

@@ -26,6 +26,7 @@ export interface TestServerOptions {
   logLevel?: LogLevel;
   clock?: Clock;
   recheckEveryMs?: number;
+  servesVariables?: boolean;
   replaceAdminKey?: boolean;
 }
 

@@ -46,8 +46,11 @@ export interface TunnelRig {
   stop(): Promise<void>;
 }
 
-export async function startTunnelRig(agentEnv: Record<string, string> = {}): Promise<TunnelRig> {
-  const vault = await startVaultRig({ peers: true });
+export async function startTunnelRig(
+  agentEnv: Record<string, string> = {},
+  { servesVariables = true }: { servesVariables?: boolean } = {},
+): Promise<TunnelRig> {
+  const vault = await startVaultRig({ peers: true, servesVariables });
   const agentsWay = await startTcpRelay(vault.server.port);
   const { server, home, database } = vault;
   const keys = await newSealingKeys();

@@ -45,12 +45,14 @@ export interface VaultRig {
 export async function startVaultRig({
   peers = false,
   database: given,
+  servesVariables = false,
 }: {
   peers?: boolean;
   database?: TestDatabase;
+  servesVariables?: boolean;
 } = {}): Promise<VaultRig> {
   const database = given ?? (await createTestDatabase());
-  const server = await startServer({ databaseUrl: database.url, peers });
+  const server = await startServer({ databaseUrl: database.url, peers, servesVariables });
   const admin = server.client(AdminService);
   return {
     database,
