@@ -29,6 +29,8 @@ export interface ServerOptions {
   readonly replaceAdminKey?: boolean;
   /** See AppDeps. */
   readonly recheckEveryMs?: number;
+  /** See HandDeps. */
+  readonly servesVariables?: boolean;
 }
 
 /** For the areas to end their streams; then for calls to finish. Together with the database's end below 10 s. */
