@@ -29,6 +29,8 @@ export interface ProxyAccess {
 
 const PROTOCOL_VERSION = "2025-11-25";
 const SESSION_HEADER = "mcp-session-id";
+/** The proxy's word for it, and what a server says that the proxy passes on. */
+const FORGOTTEN = new Set(["not_found_error", "http_404"]);
 const MAX_PAGES = 50;
 const MAX_TOOLS = 500;
 const MAX_SCHEMA_CHARS = 64 * 1024;
@@ -103,7 +105,7 @@ export class McpServerClient {
     try {
       return await this.ask(method, params, signal, headers);
     } catch (error) {
-      const isForgotten = error instanceof McpProblem && error.type === "not_found_error" && sessionId !== "";
+      const isForgotten = error instanceof McpProblem && FORGOTTEN.has(error.type) && sessionId !== "";
       if (!isForgotten) throw error;
       if (this.mcpSessionId === sessionId) this.opening = undefined;
       await this.open(signal);

@@ -7,8 +7,8 @@ import { createHash } from "node:crypto";
 import type { Clock } from "../../../kit/clock.ts";
 
 const KEPT_MS = 60_000;
-const MAX_ANSWERS = 10_000;
-const MAX_ANSWER_CHARS = 64 * 1024;
+const MAX_ANSWERS = 2_000;
+const MAX_ANSWER_CHARS = 16 * 1024;
 
 export interface StoredAnswer {
   readonly status: number;
