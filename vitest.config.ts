@@ -5,6 +5,7 @@ import { defineConfig } from "vitest/config";
 // here alone: see test/kit/fault-trials.ts and test/kit/postgres.ts.
 const BEHIND_POOLER = [
   "session-append",
+  "session-append-contents",
   "session-watch",
   "session-service",
   "session-slices",
@@ -14,6 +15,7 @@ const BEHIND_POOLER = [
   "session-retention",
   "store-blobs",
   "dispatch",
+  "dispatch-leases",
   "threads",
   "budgets",
   "replicas",
@@ -27,6 +29,7 @@ const BEHIND_POOLER = [
   "server-admin",
   "server-definitions",
   "vault",
+  "vault-secrets",
   "credential",
   "credential-oauth",
 ].map((name) => `test/integration/${name}.test.ts`);
