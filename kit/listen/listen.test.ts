@@ -1,93 +1,31 @@
 import { execFile } from "node:child_process";
-import { copyFile, readFile } from "node:fs/promises";
 import http from "node:http";
-import http2 from "node:http2";
-import https from "node:https";
 import net from "node:net";
-import { join } from "node:path";
 import tls from "node:tls";
 import { promisify } from "node:util";
-import { Channel, credentials } from "@grpc/grpc-js";
-import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { expect, test } from "vitest";
 import { Health } from "../../proto/gen/grpc/health/v1/health_pb.js";
-import { type EchoServer, startEchoServer } from "../../test/kit/echo-server.ts";
 import { eventually } from "../../test/kit/eventually.ts";
 import { EchoService } from "../../test/kit/proto/echo_pb.ts";
-import { createCertificates, type TestCertificates } from "../../test/kit/test-certificates.ts";
+import {
+  emptyMessage,
+  GRPC_JS,
+  grpcCall,
+  jsonCall,
+  type ListenCertificates,
+  request,
+  UNARY,
+  useListenRig,
+} from "../../test/kit/use-listen-rig.ts";
 import { createClient } from "../rpc/client.ts";
-import type { ListenOptions } from "./listen.ts";
 
-let certificates: TestCertificates;
-let identity: { certFile: string; keyFile: string };
-let ca: Buffer;
+let certificates: ListenCertificates["certificates"];
+let identity: ListenCertificates["identity"];
+let ca: ListenCertificates["ca"];
 
-beforeAll(async () => {
-  certificates = await createCertificates();
-  identity = await certificates.issue("server.test");
-  ca = await readFile(certificates.caFile);
+const { cleanups, start, open, connectHttp2 } = useListenRig((made) => {
+  ({ certificates, identity, ca } = made);
 });
-afterAll(() => certificates.remove());
-
-const cleanups: (() => Promise<void> | void)[] = [];
-afterEach(async () => {
-  for (let cleanup = cleanups.pop(); cleanup; cleanup = cleanups.pop()) await cleanup();
-});
-
-async function start(options: Partial<ListenOptions> = {}): Promise<EchoServer> {
-  const server = await startEchoServer(options);
-  cleanups.push(() => server.listener.close({ graceMs: 0 }));
-  return server;
-}
-
-function open(port: number, secure = false) {
-  const creds = secure ? credentials.createSsl(ca) : credentials.createInsecure();
-  const channel = new Channel(`localhost:${port}`, creds, { "grpc.use_local_subchannel_pool": 1 });
-  cleanups.push(() => channel.close());
-  return { channel, echo: createClient(EchoService, channel) };
-}
-
-/** Node's client offers h2 alone by itself. */
-function connectHttp2(url: string, ALPNProtocols?: string[]): http2.ClientHttp2Session {
-  const { hostname: host, port } = new URL(url);
-  const connect = () => tls.connect({ host, port: Number(port), ca, ALPNProtocols: ALPNProtocols ?? [] });
-  const session = http2.connect(url, ALPNProtocols === undefined ? {} : { createConnection: connect });
-  session.on("error", () => {});
-  cleanups.push(() => session.destroy());
-  return session;
-}
-
-interface Answer {
-  headers: http2.IncomingHttpHeaders;
-  trailers: http2.IncomingHttpHeaders;
-  body: Buffer;
-}
-
-function request(
-  session: http2.ClientHttp2Session,
-  headers: http2.OutgoingHttpHeaders,
-  body?: Buffer | string,
-): Promise<Answer> {
-  return new Promise((resolve, reject) => {
-    const stream = session.request(headers);
-    const answer: Answer = { headers: {}, trailers: {}, body: Buffer.alloc(0) };
-    stream.on("response", (received) => Object.assign(answer.headers, received));
-    stream.on("trailers", (received) => Object.assign(answer.trailers, received));
-    stream.on("data", (chunk) => {
-      answer.body = Buffer.concat([answer.body, chunk]);
-    });
-    stream.on("error", reject);
-    stream.on("close", () => resolve(answer));
-    stream.end(body);
-  });
-}
-
-const UNARY = "/tendon.test.v1.EchoService/Unary";
-const jsonCall = { ":method": "POST", ":path": UNARY, "content-type": "application/json" };
-const grpcCall = { ":method": "POST", ":path": UNARY, "content-type": "application/grpc", te: "trailers" };
-const emptyMessage = Buffer.alloc(5);
-
-/** Tells grpc-js from connect-node: each names the compressions that it can read. */
-const GRPC_JS = "identity,deflate,gzip";
 
 async function postJson(url: string, body: unknown): Promise<unknown> {
   const headers = { "content-type": "application/json" };
@@ -207,89 +145,6 @@ test("a request without a host does not bring the server down", async () => {
   await eventually(() => text.join("").includes(" 400 "));
   socket.destroy();
   expect((await open(listener.port).echo.unary({ text: "alive" })).text).toBe("alive");
-});
-
-test("with TLS a client that offers only h2 gets grpc-js", async () => {
-  const { listener, recorder } = await start({ tls: identity });
-  const { echo } = open(listener.port, true);
-  expect((await echo.unary({ text: "secure" })).text).toBe("secure");
-  expect(recorder.peers[0]).toMatch(/^127\.0\.0\.1:\d+$/);
-  const session = connectHttp2(`https://127.0.0.1:${listener.port}`, ["h2"]);
-  const grpc = await request(session, grpcCall, emptyMessage);
-  expect(grpc.headers["grpc-accept-encoding"]).toBe(GRPC_JS);
-});
-
-test("with TLS a client that offers h2 and http/1.1 gets HTTP/2 that answers everything", async () => {
-  const { listener } = await start({ tls: identity });
-  const session = connectHttp2(`https://127.0.0.1:${listener.port}`, ["h2", "http/1.1"]);
-  expect((await request(session, { ":path": "/console" })).body.toString()).toContain('"version":"2.0"');
-  expect((await request(session, jsonCall, '{"text":"tls"}')).body.toString()).toBe('{"text":"tls"}');
-  const grpc = await request(session, grpcCall, emptyMessage);
-  expect(grpc.trailers["grpc-status"]).toBe("0");
-  expect(grpc.headers["grpc-accept-encoding"]).not.toBe(GRPC_JS);
-});
-
-test("with TLS a client that offers http/1.1 or nothing gets HTTP/1.1", async () => {
-  const { listener } = await start({ tls: identity });
-  for (const ALPNProtocols of [["http/1.1"], undefined]) {
-    const body = await new Promise<string>((resolve, reject) => {
-      const offered = ALPNProtocols === undefined ? {} : { ALPNProtocols };
-      const options = {
-        host: "127.0.0.1",
-        port: listener.port,
-        path: "/plain",
-        ca,
-        agent: false,
-        ...offered,
-      };
-      const call = https.get(options as https.RequestOptions, (response) => {
-        response.setEncoding("utf8").on("data", resolve);
-      });
-      call.on("error", reject);
-    });
-    expect(body).toContain('"version":"1.1"');
-  }
-});
-
-test("a client certificate is demanded when an authority for it is set", async () => {
-  const { listener } = await start({ tls: { ...identity, clientCaFile: certificates.caFile } });
-  await expect(open(listener.port, true).echo.unary({})).rejects.toMatchObject({ reason: "UNAVAILABLE" });
-  const [key, cert] = await Promise.all([readFile(identity.keyFile), readFile(identity.certFile)]);
-  const channel = new Channel(`localhost:${listener.port}`, credentials.createSsl(ca, key, cert), {});
-  cleanups.push(() => channel.close());
-  expect((await createClient(EchoService, channel).unary({ text: "known" })).text).toBe("known");
-});
-
-test("TLS files that change are read again, and files that do not fit together change nothing", async () => {
-  const next = await certificates.issue("next.test");
-  const live = {
-    certFile: join(certificates.directory, "live.crt"),
-    keyFile: join(certificates.directory, "live.key"),
-  };
-  await copyFile(identity.certFile, live.certFile);
-  await copyFile(identity.keyFile, live.keyFile);
-  const { listener } = await start({ tls: live, tlsPollMs: 20 });
-  expect(await servedName(listener.port)).toBe("server.test");
-  await copyFile(next.certFile, live.certFile);
-  expect(await servedName(listener.port)).toBe("server.test");
-  await copyFile(next.keyFile, live.keyFile);
-  await eventually(async () => (await servedName(listener.port)) === "next.test");
-});
-
-function servedName(port: number): Promise<string | undefined> {
-  return new Promise((resolve, reject) => {
-    const socket = tls.connect({ port, host: "127.0.0.1", ca, ALPNProtocols: ["h2"] }, () => {
-      resolve(String(socket.getPeerCertificate().subject.CN));
-      socket.destroy();
-    });
-    socket.on("error", reject);
-  });
-}
-
-test("missing or broken TLS files are named at the start", async () => {
-  const certFile = join(certificates.directory, "absent.crt");
-  await expect(start({ tls: { ...identity, certFile } })).rejects.toThrow("absent.crt");
-  await expect(start({ tls: { ...identity, keyFile: certificates.caFile } })).rejects.toThrow("cannot use");
 });
 
 test("a connection that says nothing is closed, with and without TLS", async () => {
