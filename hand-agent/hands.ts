@@ -7,11 +7,11 @@
  * H-4 The number of an owner only grows; a call of an older one is refused (design H6).
  */
 import { type Clock, within } from "../kit/clock.ts";
-import { messageOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import { type Driver, type Hand, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { type Driver, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { HandDrivers } from "./hand-drivers.ts";
 import { HandRefusal } from "./hand-refusal.ts";
 import { giveResources, noStoredFiles, type ReadStoredFile } from "./hand-resources.ts";
 import {
@@ -27,7 +27,6 @@ import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { fillMounts, type Mounts } from "./mounts/mounts.ts";
 import { ProvisionTurns } from "./provision-turns.ts";
-import { HandTools } from "./tools/hand-tools.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
 
 export interface HandsOptions {
@@ -50,17 +49,14 @@ export interface HandsOptions {
 const STOPPING = "the hand agent is stopping";
 const NOT_ITS_OWN = "The hand belongs to another session now; the call was not started.";
 const RECOVER_AT_ONCE = 8;
-/** For a recovery before a call gives up waiting for it. */
-const RECOVER_WITHIN_MS = 30_000;
 const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
-/** For a driver to remove a hand before the server is told that it did not; what was begun goes on. */
-const DISCARD_WITHIN_MS = 30_000;
 /** For a driver to end a hand's processes when the agent stops; drivers end them within 3 s. */
 const STOP_WITHIN_MS = 5_000;
 
 export class Hands {
   private readonly options: HandsOptions;
   private readonly file: HandsFile;
+  private readonly drivers: HandDrivers;
   private readonly slots = new Map<string, HandSlot>();
   private readonly marks: UnownedHandMarks;
   private readonly turns: ProvisionTurns;
@@ -72,6 +68,14 @@ export class Hands {
   constructor(options: HandsOptions) {
     this.options = options;
     this.file = new HandsFile(options.dataDir);
+    const { drivers, clock, log, mounts } = options;
+    this.drivers = new HandDrivers({
+      drivers,
+      clock,
+      log,
+      mounts,
+      tell: (slot, detail) => this.tell(slot, detail),
+    });
     this.marks = new UnownedHandMarks(options.clock, options.reaperPeriodMs);
     this.turns = new ProvisionTurns(options.provisionsAtOnce);
   }
@@ -116,7 +120,7 @@ export class Hands {
     return this.inTurn(slot, async () => {
       raiseOwner(slot.record, command.ownerNumber);
       if (slot.record.state === "provisioning") await this.make(slot, command);
-      else await this.wakeUp(slot);
+      else await this.drivers.wakeUp(slot);
       await this.save();
       return statusOf(slot);
     });
@@ -127,7 +131,7 @@ export class Hands {
     const slot = this.slots.get(handId);
     if (slot === undefined) {
       for (const driver of this.options.drivers) {
-        if ((await driver.listHandIds()).includes(handId)) await this.discard(driver, handId);
+        if ((await driver.listHandIds()).includes(handId)) await this.drivers.discard(driver, handId);
       }
       return;
     }
@@ -135,9 +139,9 @@ export class Hands {
     await this.inTurn(slot, async () => {
       // Of two who asked, the second finds nothing; it must not write once the agent has stopped.
       if (this.slots.get(handId) !== slot) return;
-      const driver = this.driverOf(slot.record.driver);
+      const driver = this.drivers.named(slot.record.driver);
       slot.live = undefined;
-      await this.discard(driver, handId);
+      await this.drivers.discard(driver, handId);
       this.slots.delete(handId);
       await this.save();
     });
@@ -151,7 +155,7 @@ export class Hands {
     const slot = this.slotOf(handId);
     return this.inTurn(slot, async () => {
       if (slot.record.state === "parked") return { status: statusOf(slot), ended: [] };
-      if (!this.driverOf(slot.record.driver).capabilities.park) {
+      if (!this.drivers.named(slot.record.driver).capabilities.park) {
         throw new HandRefusal("NOT_IMPLEMENTED", `the driver ${slot.record.driver} cannot park hands`);
       }
       const running = (await slot.live?.hand.callProcesses()) ?? [];
@@ -179,7 +183,7 @@ export class Hands {
     if (slot.live !== undefined) return slot.live;
     return this.inTurn(slot, async () => {
       const wasParked = slot.record.state === "parked";
-      const live = await this.wakeUp(slot);
+      const live = await this.drivers.wakeUp(slot);
       // Before its first process: after a crash only the processes of hands that are noted as ready are looked for.
       if (wasParked) await this.save();
       return live;
@@ -280,7 +284,7 @@ export class Hands {
     let stopTimer = () => {};
     this.slots.set(handId, slot); // also when an earlier attempt, that this one had waited for, has failed
     try {
-      const maker = this.driverOf(slot.record.driver);
+      const maker = this.drivers.named(slot.record.driver);
       driver = maker;
       const onProgress = (detail: string) => this.tell(slot, detail);
       const spec = { ...handSpecOf(command, driver), onProgress };
@@ -298,69 +302,17 @@ export class Hands {
       await fillMounts(this.options.mounts, hand, slot.record, limit.signal);
       await giveResources(hand, command, { readStored, signal: limit.signal });
       failpoint("agent.hand_made");
-      slot.record.state = "ready";
       slot.record.handle = hand.handle;
-      slot.live = this.liveHand(slot, hand, false);
-      this.watchForLoss(slot, hand);
-      slot.detail = `ready, isolation: ${hand.isolation}`;
+      this.drivers.goLive(slot, hand, false);
     } catch (error) {
-      if (driver !== undefined) await this.discard(driver, handId).catch(() => {});
+      if (driver !== undefined) await this.drivers.discard(driver, handId).catch(() => {});
       this.slots.delete(handId);
       await this.save();
-      throw this.refusalOf(error, "PROVISION_FAILED", `the driver ${slot.record.driver} failed`);
+      throw this.drivers.refusalOf(error, "PROVISION_FAILED", `the driver ${slot.record.driver} failed`);
     } finally {
       stopTimer();
       this.stopper.signal.removeEventListener("abort", stop);
     }
-  }
-
-  private liveHand({ record }: HandSlot, hand: Hand, isNews: boolean): LiveHand {
-    const tools = new HandTools(hand, this.options.clock, record.stallTimeoutMs);
-    this.options.mounts?.open(hand, record);
-    return { hand, tools, isNews };
-  }
-
-  /** Brings a hand back whose processes have ended. H-3. */
-  private async wakeUp(slot: HandSlot): Promise<LiveHand> {
-    if (slot.live !== undefined) return slot.live;
-    const { record } = slot;
-    try {
-      const found = await within(
-        this.options.clock,
-        RECOVER_WITHIN_MS,
-        this.driverOf(record.driver).recover(record.handle),
-        () => new HandError(`it did not come back within ${RECOVER_WITHIN_MS} ms`),
-      );
-      if (found === "gone") {
-        slot.lost = true;
-        this.tell(slot, "its workspace is gone");
-        throw new HandRefusal("HAND_LOST", "The hand's workspace is gone; the call was not started.");
-      }
-      slot.live = this.liveHand(slot, found, found.resumed);
-      this.watchForLoss(slot, found);
-      record.state = "ready";
-      slot.detail = `ready, isolation: ${found.isolation}`;
-      return slot.live;
-    } catch (error) {
-      if (error instanceof HandRefusal) throw error;
-      slot.detail = `not resumed: ${error instanceof HandError ? error.message : "the driver failed"}`;
-      throw this.refusalOf(
-        error,
-        "HAND_NOT_READY",
-        "The hand could not be resumed; the call was not started",
-      );
-    }
-  }
-
-  /** Somebody else may remove a workspace under a living hand (H2). */
-  private watchForLoss(slot: HandSlot, hand: Hand): void {
-    void hand.lost?.then((reason) => {
-      if (slot.live?.hand !== hand) return;
-      slot.live = undefined;
-      slot.lost = true;
-      this.options.log.error({ handId: hand.id, reason }, "a hand is lost");
-      this.tell(slot, reason);
-    });
   }
 
   private tell(slot: HandSlot, detail: string): void {
@@ -373,9 +325,9 @@ export class Hands {
     const { log } = this.options;
     try {
       if (state === "provisioning") {
-        await this.driverOf(driver).discard(handId);
+        await this.drivers.named(driver).discard(handId);
         this.slots.delete(handId);
-      } else if (state === "ready") await this.wakeUp(slot);
+      } else if (state === "ready") await this.drivers.wakeUp(slot);
     } catch (error) {
       log.warn({ err: error, handId }, "a hand of before was not resumed");
     }
@@ -407,33 +359,6 @@ export class Hands {
     if (slot.lost)
       throw new HandRefusal("HAND_LOST", `The hand is lost (${slot.detail}); the call was not started.`);
     return slot;
-  }
-
-  private driverOf(name: string): Driver {
-    const driver = this.options.drivers.find((each) => each.name === name);
-    if (driver === undefined) throw new HandError(`this hand agent has no driver ${JSON.stringify(name)}`);
-    return driver;
-  }
-
-  private async discard(driver: Driver, handId: string): Promise<void> {
-    await this.options.mounts?.forget(handId);
-    const { left } = await within(
-      this.options.clock,
-      DISCARD_WITHIN_MS,
-      driver.discard(handId),
-      () =>
-        new HandRefusal("DEADLINE_EXCEEDED", `the driver did not remove it within ${DISCARD_WITHIN_MS} ms`),
-    );
-    if (left.length === 0) return;
-    const pids = left.map(({ pid }) => pid).join(", ");
-    throw new HandRefusal("PROCESSES_LEFT", `the hand is removed, but processes did not end: ${pids}`);
-  }
-
-  private refusalOf(error: unknown, reason: string, text: string): HandRefusal {
-    if (error instanceof HandRefusal) return error;
-    if (error instanceof HandError) return new HandRefusal(reason, `${text}: ${error.message}`);
-    this.options.log.error({ err: error }, `${text}: ${messageOf(error)}`);
-    return new HandRefusal(reason, `${text}; its log says more`);
   }
 
   private save(): Promise<void> {
