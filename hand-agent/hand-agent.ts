@@ -1,22 +1,17 @@
-/** The whole agent as one service: builds its parts, takes up what an earlier life left, and keeps the connection. */
-import type { Clock } from "../kit/clock.ts";
+/** The whole agent as one service: takes up what an earlier life left, and keeps the connection. */
 import { type Connection as Dialled, type DialOptions, dial } from "../kit/dial/dial.ts";
 import { isTendonError, messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
-import type { Logger } from "../kit/log.ts";
-import { NameResolver } from "../kit/network/name-resolver.ts";
 import { StartupError } from "../kit/program.ts";
 import type { SigningKey } from "../kit/sign/key-file.ts";
-import type { Tracing } from "../kit/trace.ts";
 import { HandAgentService } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { type AgentParts, type AgentPartsSettings, makeAgentParts } from "./agent-parts.ts";
 import { carryOut } from "./commands.ts";
 import { claimDataDir, type DataDir } from "./data-dir.ts";
-import { type DriverOffer, logOffers, probeDrivers } from "./driver-offers.ts";
-import { type Driver, HandError } from "./drivers/driver.ts";
+import { logOffers, probeDrivers } from "./driver-offers.ts";
+import type { Driver } from "./drivers/driver.ts";
 import { enrollUntilDone } from "./enrollment.ts";
-import { Executions } from "./executions.ts";
-import { handReport } from "./hand-report.ts";
-import { Hands, type HandsOptions } from "./hands.ts";
+import type { Executions } from "./executions.ts";
 import {
   AgentToken,
   EXIT_REVOKED,
@@ -27,25 +22,14 @@ import {
   revokedText,
 } from "./identity.ts";
 import { inTime } from "./in-time.ts";
-import { Journal } from "./journal.ts";
-import { MachineWatch } from "./machine-watch.ts";
-import { Mounts } from "./mounts/mounts.ts";
-import { mountsServer } from "./mounts/mounts-server.ts";
-import { withMounts } from "./mounts/tool-with-mounts.ts";
-import { OfflineWatch } from "./offline-watch.ts";
 import { proxyRefusal } from "./proxy-refusal.ts";
-import { ReachList } from "./reach/reach-list.ts";
-import { ReachedHosts } from "./reach/reached-hosts.ts";
 import { ServerGeneration } from "./server-generation.ts";
 import { settled } from "./settled.ts";
-import { executeTool } from "./tools/execute-tool.ts";
-import { Transfers } from "./transfers.ts";
 import { Connection, type Tunnel } from "./tunnel/connection.ts";
 import { buildGreeting } from "./tunnel/greeting.ts";
 import { type Attempt, Supervisor } from "./tunnel/supervisor.ts";
-import { SandboxTunnels } from "./tunnels/sandbox-tunnels.ts";
 
-export interface HandAgentOptions extends Pick<HandsOptions, "capacity" | "provisionsAtOnce"> {
+export interface HandAgentOptions extends AgentPartsSettings {
   url: string;
   /** Needed until the agent has an identity. */
   joinToken?: string | undefined;
@@ -54,23 +38,12 @@ export interface HandAgentOptions extends Pick<HandsOptions, "capacity" | "provi
   labels: Readonly<Record<string, string>>;
   caFile?: string | undefined;
   proxy: DialOptions["proxy"];
-  /** Hosts of its network that it connects the proxy to, each with its port; see ReachList. Not set: none. */
-  reach?: readonly string[] | undefined;
   once?: boolean;
   build: string;
   /** Made for the data directory once that is claimed. */
   drivers(dataDir: string, installationId: () => string): Driver[];
-  clock: Clock;
-  log: Logger;
-  /** Not set: no spans are made. */
-  tracing?: Tracing;
-  /** The way of sandboxes to the proxy; the relays of the drivers have it too. */
-  sandboxTunnels?: SandboxTunnels;
   /** How long running calls may go on once the agent was told to stop. */
   drainMs?: number;
-  /** Cut off from the server for so long, it ends what runs in its hands. Default: a day. */
-  keepOfflineMs?: number;
-  reaperPeriodMs?: number;
   welcomeWithinMs?: number;
 }
 
@@ -83,20 +56,6 @@ const LOOK_AT_MACHINE_MS = 30_000;
 /** Tokens live for four minutes. */
 const RENEW_TOKEN_MS = 60_000;
 
-interface Parts {
-  readonly dataDir: DataDir;
-  readonly key: SigningKey;
-  readonly offers: DriverOffer[];
-  readonly journal: Journal;
-  readonly hands: Hands;
-  readonly executions: Executions;
-  readonly transfers: Transfers;
-  readonly sandboxTunnels: SandboxTunnels;
-  readonly reached: ReachedHosts;
-  readonly offline: OfflineWatch;
-  readonly machine: MachineWatch;
-}
-
 export class HandAgent implements Service {
   readonly name = "hand-agent";
   /** Rejects with StartupError when the agent cannot go on, such as when it was revoked. */
@@ -107,7 +66,7 @@ export class HandAgent implements Service {
   private readonly supervisor: Supervisor;
   private rejectEnded!: (error: Error) => void;
   private dataDir: DataDir | undefined;
-  private parts: Parts | undefined;
+  private parts: AgentParts | undefined;
   private identity: Identity | undefined;
   private joinToken: string | undefined;
   private tunnel: Tunnel | undefined;
@@ -172,7 +131,10 @@ export class HandAgent implements Service {
     const [joined, offers] = await Promise.all([settled(joining), probeDrivers(drivers)]);
     this.identity = joined();
     logOffers(options.log, offers);
-    const parts = this.makeParts(this.dataDir, key, drivers, offers);
+    const installationId = () => this.identity!.installationId;
+    const tunnel = () => this.tunnel;
+    const belongings = { dataDir: this.dataDir, key, drivers, offers, installationId, tunnel };
+    const parts = makeAgentParts(options, belongings);
     this.parts = parts;
     await parts.hands.recover().catch((error) => {
       throw new StartupError(messageOf(error));
@@ -180,59 +142,6 @@ export class HandAgent implements Service {
     parts.executions.restore();
     if (this.stopper.signal.aborted) return;
     this.running = this.supervise();
-  }
-
-  private makeParts(dataDir: DataDir, key: SigningKey, drivers: Driver[], offers: DriverOffer[]): Parts {
-    const { clock, log, capacity, provisionsAtOnce, reaperPeriodMs, tracing } = this.options;
-    const journal = new Journal({ dataDir: dataDir.path, log, clock });
-    const server = mountsServer(() => this.tunnel);
-    const mounts = new Mounts({ dataDir: dataDir.path, server, clock, log });
-    const hands = new Hands({
-      dataDir: dataDir.path,
-      drivers,
-      installationId: () => this.identity!.installationId,
-      capacity,
-      provisionsAtOnce,
-      clock,
-      log,
-      mounts,
-      readStored: (handId, sha256, signal) => this.readStored(handId, sha256, signal),
-      ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
-    });
-    const leftProcesses = (handId: string) => void this.reportHand(handId);
-    const executions = new Executions({
-      journal,
-      hands,
-      executeTool: withMounts(mounts, executeTool),
-      leftProcesses,
-      clock,
-      log,
-      ...(tracing === undefined ? {} : { tracing }),
-      dataDir: dataDir.path,
-    });
-    const transfers = new Transfers(hands, clock, log);
-    const { sandboxTunnels = new SandboxTunnels(clock) } = this.options;
-    sandboxTunnels.ownerOf = (handId) => hands.status(handId)?.ownerNumber;
-    const resolver = new NameResolver({ clock });
-    const reached = new ReachedHosts({ list: new ReachList(this.options.reach ?? []), resolver, clock, log });
-    const { keepOfflineMs } = this.options;
-    const offline = new OfflineWatch({ hands, executions, clock, log, keepOfflineMs });
-    hands.onChange = (status) => this.tunnel?.send({ case: "handReport", value: handReport(status) });
-    const tell: Tunnel["send"] = (news) => this.tunnel?.send(news);
-    const machine = new MachineWatch({ dir: dataDir.path, offers, tell, log });
-    return {
-      dataDir,
-      key,
-      offers,
-      journal,
-      hands,
-      executions,
-      transfers,
-      reached,
-      sandboxTunnels,
-      offline,
-      machine,
-    };
   }
 
   private async supervise(): Promise<void> {
@@ -336,23 +245,6 @@ export class HandAgent implements Service {
       machine: this.parts!.machine.machine,
       superseded: this.superseded,
     });
-  }
-
-  private async *readStored(handId: string, sha256: string, signal: AbortSignal): AsyncGenerator<Uint8Array> {
-    const { tunnel } = this;
-    if (tunnel === undefined) throw new HandError("the server cannot be reached");
-    const either = AbortSignal.any([signal, tunnel.signal]);
-    for await (const { chunk } of tunnel.client.readResource({ handId, sha256 }, { signal: either }))
-      yield chunk;
-  }
-
-  private async reportHand(handId: string): Promise<void> {
-    const { hands, executions } = this.parts!;
-    const running = new Set(executions.statuses().flatMap(({ key, running: runs }) => (runs ? [key] : [])));
-    const processes = await hands.leftProcesses(handId).catch(() => []);
-    const left = processes.filter(({ callId }) => callId !== undefined && !running.has(callId));
-    const status = hands.status(handId);
-    if (status !== undefined) this.tunnel?.send({ case: "handReport", value: handReport(status, left) });
   }
 
   private dial(token?: () => string): Dialled {
