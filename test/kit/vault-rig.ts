@@ -109,6 +109,8 @@ export const bearer = (serverUrl: string) => ({
   kind: { case: "staticBearer" as const, value: { serverUrl } },
 });
 
+export const plain = (value: string) => ({ form: { case: "plain" as const, value: { value } } });
+
 /** What a verified session token says, and an MCP server that it wants. */
 export function needOf(tenant: Tenant, sessionId: string, destination: string, epoch = 1n): CredentialNeed {
   return { sessionId, workspaceId: tenant.workspaceId, epoch, destination, purpose: CredentialPurpose.MCP };
