@@ -110,7 +110,8 @@ describe("leases", () => {
     await inTransaction(rig.database.pool(), async (transaction) => {
       await transaction.query("select 1 from sessions where session_id = $1 for update", [ids[1]]);
       const again = rig.harness(a, { instanceId: first.instanceId, attach });
-      const blocked = "wait_event_type = 'Lock' and query like '%lease_replica_id = $5%'";
+      const blocked =
+        "datname = current_database() and wait_event_type = 'Lock' and query like '%lease_replica_id = $5%'";
       await eventually(async () => {
         const terminate = `select pg_terminate_backend(pid) from pg_stat_activity where ${blocked}`;
         return (await rig.database.pool().query(terminate)).rowCount > 0;
