@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { HandRecord } from "../store/hands.ts";
-import { checkHand, gitTargetsOf, isAmong, targetOf } from "./rules.ts";
+import { checkHand, isAmong, repositoriesAt, targetOf } from "./rules.ts";
 
 const repository = (url: string) =>
   create(HandResourceSchema, { kind: { case: "gitRepository", value: { url } } });
@@ -11,16 +11,15 @@ test("git goes to the hosts of the hand's repositories, with their ports, and to
   const variable = create(HandResourceSchema, {
     kind: { case: "variable", value: { name: "A", value: "b" } },
   });
-  expect(
-    gitTargetsOf([
-      repository("https://Git.Example/a/b.git"),
-      variable,
-      repository("https://other.example:8443/c"),
-    ]),
-  ).toEqual([
-    { host: "git.example", port: 443 },
-    { host: "other.example", port: 8443 },
-  ]);
+  const resources = [
+    repository("https://Git.Example/a/b.git"),
+    variable,
+    repository("https://other.example:8443/c"),
+  ];
+  const at = (host: string, port: number) => repositoriesAt({ host, port }, resources).map(({ url }) => url);
+  expect(at("git.example", 443)).toEqual(["https://Git.Example/a/b.git"]);
+  expect(at("other.example", 8443)).toEqual(["https://other.example:8443/c"]);
+  expect([...at("other.example", 443), ...at("git.example", 8443), ...at("example", 443)]).toEqual([]);
 });
 
 test("a host of a variable is itself, or all below a domain but not the domain", () => {

@@ -11,6 +11,12 @@ export interface Target {
   readonly port: number;
 }
 
+export interface GivenRepository {
+  readonly url: string;
+  /** Globs; empty: whatever its credential allows. */
+  readonly pushBranches: string[];
+}
+
 const HTTPS_PORT = 443;
 
 /** The target in one spelling; undefined for what names no host. */
@@ -20,13 +26,15 @@ export function targetOf(host: string, port: number): Target | undefined {
   return { host: hostText(parsed), port };
 }
 
-/** Hosts of the repositories that the hand was given, each with its port. */
-export function gitTargetsOf(resources: readonly HandResource[]): Target[] {
+/** Those of the hand's repositories that are at this host and port, with what may be pushed to. */
+export function repositoriesAt(target: Target, resources: readonly HandResource[]): GivenRepository[] {
   return resources.flatMap(({ kind }) => {
     if (kind.case !== "gitRepository" || !URL.canParse(kind.value.url)) return [];
     const { hostname, port } = new URL(kind.value.url);
-    const target = targetOf(hostname.replace(/^\[(.*)\]$/, "$1"), port === "" ? HTTPS_PORT : Number(port));
-    return target === undefined ? [] : [target];
+    const at = targetOf(hostname.replace(/^\[(.*)\]$/, "$1"), port === "" ? HTTPS_PORT : Number(port));
+    if (at?.host !== target.host || at.port !== target.port) return [];
+    const { url, pushBranches } = kind.value;
+    return [{ url, pushBranches }];
   });
 }
 

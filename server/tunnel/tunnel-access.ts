@@ -1,13 +1,14 @@
 /** Looks up, at each connection anew, for whom a hand asks and whether it may: the agent names the hand and nothing else. */
-import { fromJson, type JsonValue } from "@bufbuild/protobuf";
+import { create, fromJson, type JsonValue } from "@bufbuild/protobuf";
 import { invalidField, notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { TunnelKind, type TunnelOpen } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type HandResource, HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
+import { AskedRepositorySchema } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { TunnelAsk } from "../ports/tunnels.ts";
 import type { CredentialStore } from "../store/credentials.ts";
 import type { HandRecord, HandStore } from "../store/hands.ts";
-import { checkHand, gitTargetsOf, hostNotAllowed, isAmong, refusal, type Target, targetOf } from "./rules.ts";
+import { checkHand, hostNotAllowed, isAmong, refusal, repositoriesAt, type Target, targetOf } from "./rules.ts";
 
 export interface TunnelAccessDeps {
   readonly hands: Pick<HandStore, "find">;
@@ -36,7 +37,17 @@ export class TunnelAccess {
     if (session.isArchived) throw refusal("SESSION_ARCHIVED", "the hand's session is archived");
     await this.checkTarget(kind, target, hand, sessionId);
     const { epoch } = session;
-    return { tunnelId: newId("request"), sessionId, workspaceId, epoch, handId, kind, ...target };
+    const repositories = kind === TunnelKind.GIT ? repositoriesAt(target, resourcesOf(hand)) : [];
+    return {
+      tunnelId: newId("request"),
+      sessionId,
+      workspaceId,
+      epoch,
+      handId,
+      kind,
+      ...target,
+      repositories: repositories.map((each) => create(AskedRepositorySchema, each)),
+    };
   }
 
   private async checkTarget(
@@ -46,8 +57,7 @@ export class TunnelAccess {
     sessionId: string,
   ): Promise<void> {
     if (kind === TunnelKind.GIT) {
-      const targets = gitTargetsOf(resourcesOf(hand));
-      if (targets.some(({ host, port }) => host === target.host && port === target.port)) return;
+      if (repositoriesAt(target, resourcesOf(hand)).length > 0) return;
       throw hostNotAllowed("git", target);
     }
     if (kind !== TunnelKind.EGRESS) throw invalidField("open.kind", "is not known to this server");

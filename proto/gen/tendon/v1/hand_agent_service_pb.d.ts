@@ -420,6 +420,13 @@ export declare type CommandResult = Message<"tendon.v1.CommandResult"> & {
    * @generated from field: tendon.v1.HandReport hand = 4;
    */
   hand?: HandReport | undefined;
+
+  /**
+   * After a provision: what became of the hand's repositories, in the order of its resources.
+   *
+   * @generated from field: repeated tendon.v1.RepositoryOutcome repositories = 5;
+   */
+  repositories: RepositoryOutcome[];
 };
 
 /**
@@ -427,6 +434,61 @@ export declare type CommandResult = Message<"tendon.v1.CommandResult"> & {
  * Use `create(CommandResultSchema)` to create a new message.
  */
 export declare const CommandResultSchema: GenMessage<CommandResult>;
+
+/**
+ * What became of a repository that a hand was given. One that failed keeps no hand from being made.
+ *
+ * @generated from message tendon.v1.RepositoryOutcome
+ */
+export declare type RepositoryOutcome = Message<"tendon.v1.RepositoryOutcome"> & {
+  /**
+   * As the resource has it.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * Absolute path of the clone inside the hand.
+   *
+   * @generated from field: string path = 2;
+   */
+  path: string;
+
+  /**
+   * Commit that is checked out; empty when there is none.
+   *
+   * @generated from field: string commit = 3;
+   */
+  commit: string;
+
+  /**
+   * Empty when it is there; else why not: `authentication`, `forbidden`, `not_found`, `checkout` or `clone`.
+   *
+   * @generated from field: string failure = 4;
+   */
+  failure: string;
+
+  /**
+   * What went wrong, for people; at most 2000 characters.
+   *
+   * @generated from field: string message = 5;
+   */
+  message: string;
+
+  /**
+   * Part that the failure came from: one of those of FailureOrigin.
+   *
+   * @generated from field: string part = 6;
+   */
+  part: string;
+};
+
+/**
+ * Describes the message tendon.v1.RepositoryOutcome.
+ * Use `create(RepositoryOutcomeSchema)` to create a new message.
+ */
+export declare const RepositoryOutcomeSchema: GenMessage<RepositoryOutcome>;
 
 /**
  * The agent is about to leave.

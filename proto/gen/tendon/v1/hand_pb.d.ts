@@ -774,11 +774,26 @@ export declare type GitRepository = Message<"tendon.v1.GitRepository"> & {
   commit: string;
 
   /**
-   * Where the clone goes; empty means `<working directory>/<name of the repository>`.
+   * Where the clone goes: relative to the working directory, for which `/workspace` stands too. Empty means
+   * `<working directory>/<name of the repository>`.
    *
    * @generated from field: string path = 4;
    */
   path: string;
+
+  /**
+   * Tag to check out instead of a branch.
+   *
+   * @generated from field: string tag = 5;
+   */
+  tag: string;
+
+  /**
+   * Branches that may be pushed to, as globs; empty means all that the credential may.
+   *
+   * @generated from field: repeated string push_branches = 6;
+   */
+  pushBranches: string[];
 };
 
 /**

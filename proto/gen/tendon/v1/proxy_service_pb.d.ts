@@ -509,6 +509,13 @@ export declare type AskTunnel = Message<"tendon.v1.AskTunnel"> & {
    * @generated from field: string workspace_id = 8;
    */
   workspaceId: string;
+
+  /**
+   * For git: the hand's repositories at this host.
+   *
+   * @generated from field: repeated tendon.v1.AskedRepository repositories = 10;
+   */
+  repositories: AskedRepository[];
 };
 
 /**
@@ -516,6 +523,33 @@ export declare type AskTunnel = Message<"tendon.v1.AskTunnel"> & {
  * Use `create(AskTunnelSchema)` to create a new message.
  */
 export declare const AskTunnelSchema: GenMessage<AskTunnel>;
+
+/**
+ * A repository that a hand was given.
+ *
+ * @generated from message tendon.v1.AskedRepository
+ */
+export declare type AskedRepository = Message<"tendon.v1.AskedRepository"> & {
+  /**
+   * As the hand was given it.
+   *
+   * @generated from field: string url = 1;
+   */
+  url: string;
+
+  /**
+   * Branches that may be pushed to; empty means all that the credential may.
+   *
+   * @generated from field: repeated string push_branches = 2;
+   */
+  pushBranches: string[];
+};
+
+/**
+ * Describes the message tendon.v1.AskedRepository.
+ * Use `create(AskedRepositorySchema)` to create a new message.
+ */
+export declare const AskedRepositorySchema: GenMessage<AskedRepository>;
 
 /**
  * From the proxy, on a connection's stream.

@@ -7,6 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { Agent } from "./agent_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { AttachedMemoryStore, MemoryStoreInput } from "./memory_pb.js";
+import type { AttachedGitRepository, GitRepositoryInput } from "./git_pb.js";
 
 /**
  * Describes the file tendon/v1/session.proto.
@@ -268,6 +269,14 @@ export declare type SessionResource = Message<"tendon.v1.SessionResource"> & {
      */
     value: AttachedMemoryStore;
     case: "memoryStore";
+  } | {
+    /**
+     * A git repository.
+     *
+     * @generated from field: tendon.v1.AttachedGitRepository git_repository = 4;
+     */
+    value: AttachedGitRepository;
+    case: "gitRepository";
   } | { case: undefined; value?: undefined };
 };
 
@@ -296,6 +305,14 @@ export declare type SessionResourceInput = Message<"tendon.v1.SessionResourceInp
      */
     value: MemoryStoreInput;
     case: "memoryStore";
+  } | {
+    /**
+     * A git repository that hands get a clone of; at most 16 of them.
+     *
+     * @generated from field: tendon.v1.GitRepositoryInput git_repository = 3;
+     */
+    value: GitRepositoryInput;
+    case: "gitRepository";
   } | { case: undefined; value?: undefined };
 };
 
