@@ -47,8 +47,9 @@ function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
     include,
     exclude: ["node_modules/**", "dist/**"],
     pool: "forks" as const,
-    testTimeout: wholeFaultTests ? 1_200_000 : 30_000,
-    hookTimeout: 60_000,
+    // For what hangs. Far above what anything takes, since a busy machine is slow.
+    testTimeout: wholeFaultTests ? 1_200_000 : 180_000,
+    hookTimeout: 180_000,
     globalSetup: ["./test/kit/global-setup.ts"],
     provide: { wholeFaultTests, behindPooler, faultSeed: process.env.TENDON_TEST_SEED ?? "" },
   };

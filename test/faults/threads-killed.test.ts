@@ -60,7 +60,7 @@ afterAll(async () => {
 }, TIMEOUT_MS);
 
 async function stopReason(sessionId: string): Promise<StopReason | undefined> {
-  const { session } = await faults.sessions.getSession({ sessionId }, { deadlineMs: 5_000 });
+  const { session } = await faults.sessions.getSession({ sessionId }, { deadlineMs: 30_000 });
   return session?.hasWork ? undefined : session?.stopReason;
 }
 

@@ -90,7 +90,7 @@ const order = (h: ScriptedHarness) => h.assignments.map(({ session }) => session
 /** Gives back one assignment after the other, each once it is there. */
 async function workOff(h: ScriptedHarness, count: number): Promise<void> {
   for (let done = 0; done < count; done++) {
-    h.release(await eventually(() => h.assignments[done], { withinMs: 10_000 }));
+    h.release(await eventually(() => h.assignments[done]));
   }
 }
 
@@ -198,7 +198,7 @@ describe("a session whose holders die", () => {
     let deaths = 0;
     for (; deaths < 5; deaths++) {
       const h = harness();
-      const { lease } = await h.assigned(sessionId!, { withinMs: 10_000 });
+      const { lease } = await h.assigned(sessionId!);
       const events = [{ type: "session.status_running" }, { type: "span.model_request_start" }];
       await sessions.emitEvents({ sessionId: sessionId!, events, lease });
       if (deaths === 4) {
@@ -225,7 +225,7 @@ describe("a session whose holders die", () => {
     const sessions = server.client(SessionService, harnessKey);
     for (let deaths = 0; deaths < 6; deaths++) {
       const h = harness();
-      const { lease, silentDeaths } = await h.assigned(sessionId!, { withinMs: 10_000 });
+      const { lease, silentDeaths } = await h.assigned(sessionId!);
       expect(silentDeaths).toBe(0);
       const type = deaths % 2 === 0 ? "span.model_request_start" : "agent.message";
       await sessions.emitEvents({ sessionId: sessionId!, events: [{ type }], lease });

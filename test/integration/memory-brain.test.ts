@@ -247,7 +247,7 @@ test("a model is told of its stores behind its system prompt, in the same bytes 
   await rested(sessionId);
   await memory.updateMemoryStore({ memoryStoreId, name: "renamed", description: "other" });
   await sessions.emitEvents({ sessionId, events: [GO] });
-  await eventually(() => api.requests.length >= 2, { withinMs: 10_000 });
+  await eventually(() => api.requests.length >= 2);
   await rested(sessionId);
   const systems = api.requests.map(({ json }) => (json as { system: { text: string }[] }).system[0]!.text);
   expect(systems[1]).toBe(systems[0]);

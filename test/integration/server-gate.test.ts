@@ -89,7 +89,7 @@ async function credentials(): Promise<Partial<Record<PrincipalKind, string>>> {
 async function reasonOf(method: DescMethod, credential: string): Promise<Reason | undefined> {
   const client = server.client(method.parent, credential) as Record<string, (...args: unknown[]) => unknown>;
   const call = client[method.localName]!;
-  const options = { deadlineMs: 10_000 };
+  const options = { deadlineMs: 60_000 };
   try {
     if (method.methodKind === "unary") await call({}, options);
     else if (method.methodKind === "server_streaming") await drain(call({}, options));

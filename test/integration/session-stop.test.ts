@@ -5,6 +5,7 @@ import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.j
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
+import { promised } from "../kit/promised.ts";
 import { expectWhole, payloads, TreeRig } from "../kit/tree-rig.ts";
 
 let rig: TreeRig;
@@ -81,9 +82,9 @@ describe("stopping everything", () => {
     await rig.say(ids[0]!, "and then this");
 
     const startedMs = performance.now();
-    const { sessionIds } = await rig.admin.stopSessions({}, { deadlineMs: 15_000 });
-    await eventually(async () => (await count(WORKING)) === 0, { withinMs: 10_000, everyMs: 100 });
-    expect(performance.now() - startedMs).toBeLessThan(10_000);
+    const { sessionIds } = await rig.admin.stopSessions({}, { deadlineMs: 60_000 });
+    await eventually(async () => (await count(WORKING)) === 0, { everyMs: 100 });
+    expect(performance.now() - startedMs).toBeLessThan(promised(10_000));
 
     expect(sessionIds).toHaveLength(200);
     expect(await count(OPEN_CALLS)).toBe(0);

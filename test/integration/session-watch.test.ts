@@ -290,7 +290,7 @@ describe("two replicas on one database", () => {
       await eventually(async () => (await kill()).rowCount > 0);
       await client.emitEvents({ sessionId, events: [note(n)] });
     }
-    await eventually(() => watches.every((watch) => watch.positions().length === 5), { withinMs: 5_000 });
+    await eventually(() => watches.every((watch) => watch.positions().length === 5));
     for (const watch of watches) expect(watch.positions()).toEqual(upTo(5));
     await client.deleteSession({ sessionId });
     await Promise.all(watches.map((watch) => watch.ended));

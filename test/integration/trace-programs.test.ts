@@ -109,7 +109,7 @@ const spansOfTrace = () => receiver.spans.filter(({ traceId }) => traceId === TR
 
 async function spanNamed(name: string | RegExp): Promise<ReceivedSpan> {
   const fits = (span: ReceivedSpan) => (typeof name === "string" ? span.name === name : name.test(span.name));
-  return eventually(() => spansOfTrace().find(fits), { withinMs: 10_000 });
+  return eventually(() => spansOfTrace().find(fits));
 }
 
 /** From a span up to where the trace came from. */

@@ -1,4 +1,5 @@
 /** Two replicas over one database, sessions that they hand out, and scripted harnesses that take them. */
+import type { Clock } from "../../kit/clock.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
@@ -8,8 +9,6 @@ import { eventually } from "./eventually.ts";
 import { createTestDatabase, type TestDatabase } from "./postgres.ts";
 import { ScriptedHarness } from "./scripted-harness.ts";
 import { startServer, type TestServer } from "./server.ts";
-
-export const LEASE_TTL_MS = 2_000;
 
 export const message = { type: "user.message", payload: '{"content":[{"type":"text","text":"go"}]}' };
 
@@ -30,11 +29,18 @@ export interface DispatchRig {
   stop(): Promise<void>;
 }
 
-export async function startDispatchRig(): Promise<DispatchRig> {
+/** Scripted harnesses renew nothing by themselves: a lease lasts for a whole test, unless `leaseTtlMs` says how long. */
+export async function startDispatchRig({
+  leaseTtlMs = 120_000,
+  clock,
+}: {
+  leaseTtlMs?: number;
+  clock?: Clock;
+} = {}): Promise<DispatchRig> {
   const database = await createTestDatabase();
-  const settings = { TENDON_LEASE_TTL_MS: String(LEASE_TTL_MS) };
-  const a = await startServer({ databaseUrl: database.url, settings });
-  const b = await startServer({ databaseUrl: database.url, settings });
+  const settings = { TENDON_LEASE_TTL_MS: String(leaseTtlMs) };
+  const a = await startServer({ databaseUrl: database.url, settings, clock });
+  const b = await startServer({ databaseUrl: database.url, settings, clock });
   const harnessKey = await a.localKey("harness");
   const createAgent = async (loop: string) => {
     const { agent } = await a.client(AgentService).createAgent({ spec: { name: "t", loop } });

@@ -79,7 +79,7 @@ export class FaultPlatform {
   }
 
   async events(sessionId: string): Promise<Event[]> {
-    return (await this.sessions.getEvents({ sessionId, limit: 1_000 }, { deadlineMs: 5_000 })).events;
+    return (await this.sessions.getEvents({ sessionId, limit: 1_000 }, { deadlineMs: 30_000 })).events;
   }
 
   /** The log, once the session rests. */

@@ -105,7 +105,7 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
 }
 
 /** Waits until the session rests: its newest event is an idle one and nobody holds it. */
-export async function rested(session: ScriptedSession, times = 1, withinMs = 10_000): Promise<void> {
+export async function rested(session: ScriptedSession, times = 1, withinMs = 30_000): Promise<void> {
   await eventually(
     () =>
       session.types().filter((type) => type === "session.status_idle").length >= times &&

@@ -15,6 +15,7 @@ import type { Client } from "../../kit/rpc/client.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { eventually } from "./eventually.ts";
+import { freePort } from "./free-port.ts";
 import { hasProcesses, type ProgramName, type RunningProgram, startProgram } from "./program.ts";
 
 export type { ProgramName, RunningProgram } from "./program.ts";
@@ -118,7 +119,7 @@ class TestPlatform implements Platform {
   /** What `tendon start` makes too; one from an earlier start of the same data directory stays. */
   async makeDefaultEnvironment(): Promise<void> {
     const request = { requestId: "default", spec: { name: "default" }, makeDefault: true };
-    await this.client(EnvironmentService).createEnvironment(request, { deadlineMs: 10_000 });
+    await this.client(EnvironmentService).createEnvironment(request, { deadlineMs: 60_000 });
   }
 
   logs(): string {
@@ -149,9 +150,10 @@ class TestPlatform implements Platform {
     const { tls } = this.options;
     switch (name) {
       case "server":
+        // A server that is started again is where the others look for it.
+        if (this.port === 0) this.port = await freePort();
         return {
           TENDON_DATA_DIR: this.dataDir,
-          // A server that is started again is where the others look for it.
           TENDON_PORT: String(this.port),
           ...(tls && { TENDON_TLS_CERT: tls.certFile, TENDON_TLS_KEY: tls.keyFile }),
         };
