@@ -161,7 +161,7 @@ describe("the shell after a command that left something behind (X4)", () => {
     await hand.remove(`${hand.workdir}/stop-it`);
     await hand.remove(`${hand.workdir}/stopped`);
     await expectTruth();
-  }, 20_000);
+  });
 
   it("says that a shell which ended between two commands was replaced", async () => {
     await bash("X=1; (until [ -e end-it ]; do sleep 0.01; done; kill -9 $$) & ");

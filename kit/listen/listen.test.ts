@@ -255,7 +255,7 @@ test("an idle keep-alive connection does not hold up closing", async () => {
   });
   await listener.close({ graceMs: 5_000 });
   expect(listener.connections).toBe(0);
-}, 4_000);
+});
 
 test("health tells the state of the server and of each service, and its changes", async () => {
   const { listener, health } = await start();
@@ -285,7 +285,7 @@ test("buf curl finds the services by reflection and calls them, clear and over T
     expect(listed).toContain("grpc.health.v1.Health/Check");
     expect(JSON.parse(await curl("-d", '{"text":"curl"}', base + UNARY))).toEqual({ text: "curl" });
   }
-}, 60_000);
+});
 
 /** A TCP relay that can stop passing anything on while both its connections stay open. */
 async function startRelay(port: number): Promise<{ port: number; freeze(): void }> {

@@ -54,7 +54,7 @@ beforeAll(async () => {
   way.listen(0, "127.0.0.1");
   await once(way, "listening");
   home = await mkdtemp(join(tmpdir(), "tendon-git-home-"));
-}, 30_000);
+});
 afterAll(async () => {
   outbound?.close();
   way?.close();
@@ -124,7 +124,7 @@ test("clones, pushes 3 MiB and pulls with a credential that git never has", asyn
   expect(new Set(wanted)).toEqual(new Set([url("private/one.git")]));
   expect(new Set(used)).toEqual(new Set(["200"]));
   expect(readFileSync(join(home, "one/.git/config"), "utf8")).not.toContain("token");
-}, 30_000);
+});
 
 test("refuses pushes to branches that the credential's rules do not name, and says so by git's own report", async () => {
   grant = async () => granted(["topics/*"]);
@@ -141,7 +141,7 @@ test("refuses pushes to branches that the credential's rules do not name, and sa
   expect(await host.git("private/one.git", "for-each-ref")).toBe(before);
   expect(used).toContain("push_refused");
   expect(await git("-C", "ruled", "push", "origin", "HEAD:topics/one")).toEqual(ok);
-}, 30_000);
+});
 
 test("reaches public repositories without a credential, also where they have moved to within the host", async () => {
   grant = async () => undefined;
@@ -167,7 +167,7 @@ test("tells in git's output why: no credential, a wrong one, one that is not use
   expect(await clone("private/one.git")).toMatch(/remote: Tendon: the credential .* is not used: its seal/);
   grant = async () => granted();
   expect(await clone("away/one.git")).toMatch(/redirects to other.example, which is not followed/);
-}, 30_000);
+});
 
 test("takes no other request, and none for another host", async () => {
   const { port } = way.address() as AddressInfo;

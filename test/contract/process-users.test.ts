@@ -181,36 +181,32 @@ describe.skipIf(!canUseUids)("as root without bubblewrap and namespaces, below a
 });
 
 describe("as a user that is not root", () => {
-  it.skipIf(process.getuid?.() !== 0)(
-    "isolates in every mode there is",
-    () => {
-      const dataDir = makeTestDir();
-      chmodSync(dataDir, 0o777);
-      const script = new URL("./non-root-check.mts", import.meta.url).pathname;
-      const { stdout, stderr } = spawnSync(
-        "setpriv",
-        [
-          "--reuid=65534",
-          "--regid=65534",
-          "--clear-groups",
-          process.execPath,
-          "node_modules/tsx/dist/cli.mjs",
-          script,
-          dataDir,
-          CANARY,
-        ],
-        {
-          encoding: "utf8",
-          env: { PATH: process.env.PATH, HOME: "/nonexistent", TMPDIR: dataDir, SECRET: CANARY },
-        },
-      );
-      const modes = JSON.parse(stdout || JSON.stringify(stderr)) as Record<string, unknown>;
-      expect(modes.none).toMatchObject({ uid: "65534" });
-      for (const mode of ["bubblewrap", "namespaces"]) {
-        if (reasons.get(mode as IsolationMode) !== undefined) continue;
-        expect(modes[mode]).toEqual({ uid: "65534", seen: "(no output)", killed: [], file: "hello" });
-      }
-    },
-    60_000,
-  );
+  it.skipIf(process.getuid?.() !== 0)("isolates in every mode there is", () => {
+    const dataDir = makeTestDir();
+    chmodSync(dataDir, 0o777);
+    const script = new URL("./non-root-check.mts", import.meta.url).pathname;
+    const { stdout, stderr } = spawnSync(
+      "setpriv",
+      [
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        process.execPath,
+        "node_modules/tsx/dist/cli.mjs",
+        script,
+        dataDir,
+        CANARY,
+      ],
+      {
+        encoding: "utf8",
+        env: { PATH: process.env.PATH, HOME: "/nonexistent", TMPDIR: dataDir, SECRET: CANARY },
+      },
+    );
+    const modes = JSON.parse(stdout || JSON.stringify(stderr)) as Record<string, unknown>;
+    expect(modes.none).toMatchObject({ uid: "65534" });
+    for (const mode of ["bubblewrap", "namespaces"]) {
+      if (reasons.get(mode as IsolationMode) !== undefined) continue;
+      expect(modes[mode]).toEqual({ uid: "65534", seen: "(no output)", killed: [], file: "hello" });
+    }
+  });
 });

@@ -10,8 +10,8 @@ const installation = new Installation();
 let url = "";
 beforeAll(async () => {
   url = await installation.start(["--port", "0"]).ready();
-}, 120_000);
-afterAll(() => installation.dispose(), 60_000);
+});
+afterAll(() => installation.dispose());
 
 type Json = Record<string, never> & { id: string };
 const json = <T = Json>(...args: string[]) => installation.json<T>(...args);
@@ -50,7 +50,7 @@ describe("definitions", () => {
     expect(await json("agent", "archive", made.id)).toHaveProperty("archived_at");
     const { agents } = await json<{ agents: { id: string }[] }>("agent", "list", "--archived");
     expect(agents.map(({ id }) => id)).toContain(made.id);
-  }, 60_000);
+  });
 
   test("an environment is made, changed and archived", async () => {
     const made = await json(
@@ -78,7 +78,7 @@ describe("definitions", () => {
       spec: { name: "closed", limits: { pids: 10, memory_bytes: "67108864" }, stall_timeout_ms: "300000" },
     });
     expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
-  }, 60_000);
+  });
 
   test("a memory store's texts are written, listed, read as they are, and its versions told", async () => {
     const { id } = await json("memory", "create", "--name", "Team notes");
@@ -115,7 +115,7 @@ describe("definitions", () => {
         },
       },
     ]);
-  }, 60_000);
+  });
 
   test("a name that one agent has stands for its id, a name of several does not", async () => {
     const { id } = await json("agent", "create", "--name", "twin");
@@ -127,7 +127,7 @@ describe("definitions", () => {
     expect(ambiguous.stderr).toContain(id);
     expect(ambiguous.stderr).toContain(other);
     expect((await create("nobody")).stderr).toContain("there is no agent named");
-  }, 60_000);
+  });
 
   test("a workspace and a key for it let a client in, and nobody once revoked", async () => {
     const workspace = await json("workspace", "create", "acme", "--hands", "3");
@@ -145,7 +145,7 @@ describe("definitions", () => {
     expect(revoked.stderr).toContain("does not accept the key");
     expect(revoked.stderr).toContain("TENDON_API_KEY");
     expect(revoked.stderr).not.toContain(secret);
-  }, 60_000);
+  });
 });
 
 describe("sessions", () => {
@@ -176,7 +176,7 @@ describe("sessions", () => {
     const gone = await installation.tendon(["session", "get", id, "--json"]);
     expect(gone.code).toBe(1);
     expect(JSON.parse(gone.stderr)).toMatchObject({ error: { reason: "NOT_FOUND", metadata: { id } } });
-  }, 60_000);
+  });
 
   test("a position that the log has not reached is told as such", async () => {
     const { id } = await json("session", "create");
@@ -205,7 +205,7 @@ describe("sessions", () => {
     expect(code).toBe(0);
     expect(stdout).toContain("piped-6");
     expect(stdout).toMatch(/sesn_\w+\n$/);
-  }, 60_000);
+  });
 
   test("a session stops at its budget and says so, and goes on with a larger one", async () => {
     const { id } = await json("session", "create", "--max-turns", "1", "--max-time", "1h");
@@ -220,7 +220,7 @@ describe("sessions", () => {
       return stop_reason === "STOP_REASON_END_TURN";
     });
     expect(await json("session", "budget", id, "--none")).not.toHaveProperty("budget");
-  }, 60_000);
+  });
 
   test("sessions are stopped one by one and all at once; nothing works then", async () => {
     const ids = await Promise.all(
@@ -238,7 +238,7 @@ describe("sessions", () => {
     expect(await isRunning(ids[1]!)).toBe(false);
     expect((await installation.tendon(["session", "stop", "--all"])).stdout).toBe("nothing works\n");
     expect((await installation.tendon(["session", "stop"])).code).toBe(2);
-  }, 60_000);
+  });
 
   test("an interrupt ends what a session does", async () => {
     const { id } = await json("session", "create", "--message", "run: echo started; sleep 600");
@@ -246,7 +246,7 @@ describe("sessions", () => {
     await json("session", "send", id, "--interrupt");
     expect((await watched).stdout).not.toContain("session.error");
     expect(await json("session", "get", id)).toMatchObject({ status: "SESSION_STATUS_IDLE" });
-  }, 60_000);
+  });
 });
 
 describe("hands", () => {
@@ -264,7 +264,7 @@ describe("hands", () => {
       .split("\n");
     expect(Object.keys(JSON.parse(lines.at(-1)!))).toEqual(["result"]);
     expect(await json("hand", "release", id)).toMatchObject({ state: "HAND_STATE_RELEASED" });
-  }, 60_000);
+  });
 
   test("hand agents are listed, and join tokens shown once", async () => {
     const { hand_agents } = await json<{ hand_agents: object[] }>("hand-agent", "list");
@@ -308,7 +308,7 @@ describe("programs started by themselves", () => {
     const revoked = await installation.tendon(["hand-agent", "revoke", id]);
     expect(revoked).toMatchObject({ code: 0, stdout: `${id} is revoked\n` });
     expect(await agent.ended()).toMatchObject({ code: 3 });
-  }, 60_000);
+  });
 
   test.each([[["server"]], [["harness"]], [["mcp-proxy"]], [["hand-agent", "run"]]])(
     "the help of %j is plain text that names the command as it is called",
@@ -437,5 +437,5 @@ describe("what goes wrong", () => {
       expect({ group, code }).toEqual({ group, code: 0 });
       expect(stdout).toMatch(/usage/i);
     }
-  }, 60_000);
+  });
 });

@@ -28,18 +28,18 @@ beforeAll(async () => {
   chmodSync(join(dir, "tool"), 0o755);
   const given = ["--file", `${join(dir, "tool")}=bin/tool`, "--variable", "A=b", "--setup", "bin/tool > ran"];
   handId = (await json("hand", "provision", ...given)).id;
-}, 120_000);
+});
 afterAll(async () => {
   await installation.dispose();
   rmSync(dir, { recursive: true, force: true });
-}, 60_000);
+});
 
 const bash = async (command: string) =>
   (await installation.tendon(["hand", "exec", handId, command])).stdout.trim();
 
 test("a hand has what provision gave it", async () => {
   expect(await bash("cat ran; echo $A; stat -c %a bin/tool")).toBe("ran\nb\n755");
-}, 60_000);
+});
 
 test("files and folders go in and come out; what is there here is never written over", async () => {
   mkdirSync(join(dir, "src/deep"), { recursive: true });
@@ -62,7 +62,7 @@ test("files and folders go in and come out; what is there here is never written 
   expect([nothing.code, nothing.stderr]).toEqual([1, expect.stringContaining("no such file")]);
   const both = await installation.tendon(["hand", "cp", "a", "b"]);
   expect([both.code, both.stderr]).toEqual([2, expect.stringContaining("HAND:PATH")]);
-}, 120_000);
+});
 
 test("what comes from a hand does not lead out of the folder that it is copied to", async () => {
   await bash("mkdir -p bad; echo x > bad/file; ln -s /etc/passwd bad/outward; ln -s file bad/inward");
@@ -74,7 +74,7 @@ test("what comes from a hand does not lead out of the folder that it is copied t
   expect(readFileSync(join(dir, "bad/file"), "utf8")).toBe("x\n");
   expect(readlinkSync(join(dir, "bad/inward"))).toBe("file");
   expect(() => lstatSync(join(dir, "bad/outward"))).toThrow("ENOENT");
-}, 60_000);
+});
 
 test("a hand is passed on to a session; the list says why it is where it is", async () => {
   const { id } = await json("session", "create");
@@ -86,4 +86,4 @@ test("a hand is passed on to a session; the list says why it is where it is", as
   const { stdout } = await installation.tendon(["hand", "list", "--session", id]);
   expect(stdout).toMatch(/HAND AGENT.*WHY/);
   expect(stdout).toMatch(new RegExp(`${handId}.*given.*placed on local`));
-}, 60_000);
+});

@@ -15,7 +15,7 @@ interface Events {
 
 describe("kill -9", () => {
   let installation: Installation;
-  afterEach(() => installation.dispose(), 60_000);
+  afterEach(() => installation.dispose());
 
   async function sessionThatRuns(counter: string): Promise<string> {
     const command = `run: echo x >> ${counter}; sleep 3; wc -l < ${counter}`;

@@ -14,11 +14,11 @@ describe("with a model key", () => {
     api = await startFakeMessagesApi({ apiKey: CANARY });
     const env = { ANTHROPIC_API_KEY: CANARY, ANTHROPIC_BASE_URL: api.url };
     await installation.start(["--port", "0"], { env }).ready();
-  }, 120_000);
+  });
   afterAll(async () => {
     await installation.dispose();
     await api.stop();
-  }, 60_000);
+  });
 
   const keys = () =>
     ["admin.key", "harness.key", "proxy.key"].map((name) =>
@@ -33,7 +33,7 @@ describe("with a model key", () => {
     // The fake refuses any other key.
     expect(api.requests.map(({ outcome }) => outcome)).toEqual(["answered", "answered"]);
     expect(api.refusals).toEqual([]);
-  }, 60_000);
+  });
 
   test("no program has a key in its arguments or environment but the launcher that was given one", () => {
     const launcher = installation.processes().find(({ command }) => command.includes("start.mjs"))!;
@@ -64,12 +64,12 @@ describe("with a model key", () => {
     expect(code).toBe(0);
     expect(stdout).toContain("probe-23");
     for (const key of [CANARY, ...keys()]) expect(stdout).not.toContain(key);
-  }, 60_000);
+  });
 });
 
 describe("with a model that fails", () => {
   const installation = new Installation();
-  afterAll(() => installation.dispose(), 60_000);
+  afterAll(() => installation.dispose());
 
   test("--once tells the error and ends with 1, and the session says that retries are exhausted", async () => {
     const env = {
@@ -87,5 +87,5 @@ describe("with a model that fails", () => {
     expect(stdout).toContain("idle: retries_exhausted");
     expect(stdout + stderr).not.toContain(CANARY);
     expect(installation.processes()).toEqual([]);
-  }, 120_000);
+  });
 });

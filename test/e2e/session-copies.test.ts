@@ -7,8 +7,8 @@ import { Installation } from "../kit/start-process.ts";
 const installation = new Installation();
 beforeAll(async () => {
   await installation.start(["--port", "0"]).ready();
-}, 120_000);
-afterAll(() => installation.dispose(), 60_000);
+});
+afterAll(() => installation.dispose());
 
 type Slice = { events: { id: string; position: string; type: string; payload: string }[]; head: string };
 type Made = { id: string; head: string; status: string; forked_from_session_id: string };
@@ -42,7 +42,7 @@ test("a fork in the middle of a call is told that the call ended, and goes on wi
   expect(sent).toMatchObject({ code: 0 });
   expect(sent.stdout).toContain("own-4");
   expect(await eventsOf(id)).toEqual(events);
-}, 120_000);
+});
 
 test("a log goes to a file and comes back from it, or through a pipe, and the session goes on from there", async () => {
   const { id, events } = await ran();
@@ -69,7 +69,7 @@ test("a log goes to a file and comes back from it, or through a pipe, and the se
   ]);
   expect(sent).toMatchObject({ code: 0 });
   expect(sent.stdout).toContain("more-6");
-}, 120_000);
+});
 
 test("a log that was changed, or is not there, is refused in words; a file that cannot be written leaves nothing", async () => {
   const { id } = await installation.json<Made>("session", "create", "--message", "hello");
@@ -87,10 +87,10 @@ test("a log that was changed, or is not there, is refused in words; a file that 
   const unknown = await installation.tendon(["session", "export", "sesn_none", "--output", file]);
   expect(unknown.code).toBe(1);
   expect(readFileSync(file, "utf8")).toContain("hallo");
-}, 60_000);
+});
 
 test("a workspace's retention is set and shown", async () => {
   const { id } = await installation.json<Made>("workspace", "create", "kept-short");
   const changed = await installation.json("workspace", "update", id, "--retention-days", "30");
   expect(changed).toMatchObject({ limits: { retention_days: 30 } });
-}, 30_000);
+});

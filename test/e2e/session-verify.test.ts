@@ -12,11 +12,11 @@ let database: TestDatabase;
 beforeAll(async () => {
   database = await createTestDatabase({ migrated: false });
   await installation.start(["--port", "0"], { env: { TENDON_DATABASE_URL: database.url } }).ready();
-}, 120_000);
+});
 afterAll(async () => {
   await installation.dispose();
   await database?.drop();
-}, 60_000);
+});
 
 interface Verdict {
   session_id: string;
@@ -81,7 +81,7 @@ test("a workspace turns it on; a session from before has no hashes, one from the
   );
   const { keys } = await verify(id);
   expect(keys).toMatchObject([{ is_servers: true }]);
-}, 120_000);
+});
 
 test("a payload that is changed in the database, with all later hashes made to fit, is found and named", async () => {
   const id = await ran();
@@ -122,7 +122,7 @@ test("a payload that is changed in the database, with all later hashes made to f
   expect(against.code).toBe(1);
   expect(against.stdout).toContain(`${id} does not fit, from position ${position} on`);
   expect(against.stdout).toContain(`position ${position}: its payload is not what was kept`);
-}, 120_000);
+});
 
 test("an export is verified without a server; a changed one is refused as what to compare with", async () => {
   const id = await ran();
@@ -150,4 +150,4 @@ test("an export is verified without a server; a changed one is refused as what t
   expect((await installation.tendon(["session", "verify", unknown])).code).toBe(4);
   const wrong = [[], [id, "--file", file], [id, "--against", pathOf("none")], [id, "--keys", file]];
   for (const args of wrong) expect((await installation.tendon(["session", "verify", ...args])).code).toBe(2);
-}, 120_000);
+});

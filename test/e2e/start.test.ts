@@ -39,7 +39,7 @@ describe("npm start -- --once", () => {
     expect(stdout).toContain("● bash echo hello-$((40+2))");
     expect(stdout).toContain("scripted demo");
     expect(installation.processes()).toEqual([]);
-  }, 120_000);
+  });
 
   test("works with standard input closed", async () => {
     const prefix = ["sh", "-c", 'exec "$@" <&-', "sh"];
@@ -49,7 +49,7 @@ describe("npm start -- --once", () => {
     );
     expect({ code, stderr }).toMatchObject({ code: 0 });
     expect(stdout).toContain("again-2");
-  }, 60_000);
+  });
 
   test("prints one object a line with --json", async () => {
     const { code, stdout, stderr } = await installation.startToEnd([
@@ -68,7 +68,7 @@ describe("npm start -- --once", () => {
     expect(types[0]).toBe("user.message");
     expect(types.at(-1)).toBe("session.status_idle");
     expect(types).toContain("agent.tool_result");
-  }, 60_000);
+  });
 });
 
 describe.skipIf(!canBeNobody)("as a user who is not root", () => {
@@ -88,7 +88,7 @@ describe.skipIf(!canBeNobody)("as a user who is not root", () => {
     expect({ code, stderr }).toMatchObject({ code: 0 });
     expect(stdout).toContain("sum-3");
     expect(installation.processes()).toEqual([]);
-  }, 120_000);
+  });
 });
 
 describe("npm start", () => {
@@ -96,7 +96,7 @@ describe("npm start", () => {
   let url = "";
   beforeAll(async () => {
     url = await installation.start(["--port", "0"]).ready();
-  }, 120_000);
+  });
   afterAll(() => installation.dispose());
 
   test("is healthy, and its data is readable by its owner alone", async () => {
@@ -199,14 +199,14 @@ describe("npm start", () => {
     const { code, stdout, stderr } = await installation.startToEnd(["--once", "run: echo back-$((2+2))"]);
     expect({ code, stderr }).toMatchObject({ code: 0 });
     expect(stdout).toContain("back-4");
-  }, 60_000);
+  });
 });
 
 describe("stopping", () => {
   const installations: Installation[] = [];
   afterEach(async () => {
     for (const installation of installations.splice(0)) await installation.dispose();
-  }, 60_000);
+  });
 
   test.each(["SIGTERM", "SIGINT"] as const)(
     "%s to the process group ends everything within 10 s, also while a command runs",
@@ -238,7 +238,6 @@ describe("stopping", () => {
       expect(code).toBe(0);
       expect(installation.processes()).toEqual([]);
     },
-    120_000,
   );
 
   test("the launcher that is killed takes everything with it", async () => {
@@ -249,7 +248,7 @@ describe("stopping", () => {
     first.child.kill("SIGKILL");
     await first.ended();
     await eventually(() => installation.processes().length === 0, { withinMs: promised(STOP_WITHIN_MS) });
-  }, 120_000);
+  });
 
   test("later starts make nothing anew and are soon ready", async () => {
     const installation = new Installation();
@@ -329,7 +328,7 @@ describe("bad input", () => {
     expect(code).toBe(1);
     expect(lines.join("\n")).toContain("TENDON_LEASE_TTL_MS must be a whole number");
     expect(installation.processes()).toEqual([]);
-  }, 60_000);
+  });
 
   test("a wrong option is told with exit code 2", async () => {
     expect((await refused(["--prot", "0"])).code).toBe(2);

@@ -42,4 +42,4 @@ test("what it should have signed is signed after its restart, once, and the log 
   } finally {
     await platform.stop();
   }
-}, 120_000);
+});

@@ -38,7 +38,7 @@ describe.skipIf(whyNot !== undefined)("an engine", () => {
     expect(textOf(await bash('cat f; echo "[$X]"'))).toMatch(/^kept\n\[\]/);
     expect((await hand.callProcesses()).map(({ command }) => command)).toEqual(["bash"]);
     await hand.destroy();
-  }, 120_000);
+  });
 
   it("that has no disk left fails the write with that reason, keeps the old file, and the hand goes on", async () => {
     const hand = await handOn(700);
@@ -59,5 +59,5 @@ describe.skipIf(whyNot !== undefined)("an engine", () => {
       /No space left on device[\s\S]*fine$/,
     );
     await hand.destroy();
-  }, 120_000);
+  });
 });

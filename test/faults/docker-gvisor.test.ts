@@ -29,7 +29,7 @@ beforeAll(async () => {
   const started = await startGvisorEngine();
   stopEngine = () => started.engine.release();
   engine = { ...started.engine, release: async () => {} };
-}, 60_000);
+});
 afterAll(() => stopEngine());
 
 describeDriver(

@@ -12,8 +12,8 @@ let trial = 0;
 
 beforeAll(async () => {
   faults = await FaultPlatform.start({ server: { TENDON_LEASE_TTL_MS: "5000" } });
-}, 90_000);
-afterAll(() => faults?.stop(), 60_000);
+});
+afterAll(() => faults?.stop());
 
 vi.setConfig({ testTimeout: 120_000 });
 

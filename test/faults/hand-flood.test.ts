@@ -24,8 +24,8 @@ let operator: HandOperator;
 beforeAll(async () => {
   rig = await startOperatorRig();
   ({ platform, operator } = rig);
-}, 60_000);
-afterAll(() => rig?.stop(), 60_000);
+});
+afterAll(() => rig?.stop());
 
 const resident = () => ({
   server: residentBytes(platform.program("server").pid),

@@ -22,8 +22,8 @@ let operator: HandOperator;
 beforeAll(async () => {
   rig = await startOperatorRig();
   ({ platform, operator } = rig);
-}, 60_000);
-afterAll(() => rig?.stop(), 60_000);
+});
+afterAll(() => rig?.stop());
 
 /** The bound of X4. */
 const DEAD_WITHIN_MS = 3_000;

@@ -115,5 +115,4 @@ test.runIf(isWholeRun)(
     ]);
     await other.stop();
   },
-  60_000,
 );

@@ -16,7 +16,7 @@ import { isWholeRun } from "../kit/fault-trials.ts";
 import { payloads, userMessage } from "../kit/tree-rig.ts";
 
 const THREADS = 3;
-const TIMEOUT_MS = 120_000;
+const TIMEOUT_MS = 300_000;
 
 /** By answers so far. A thread answers its task at once. */
 function script({ messages }: MessagesRequest) {

@@ -104,7 +104,7 @@ describe("a budget of a tree", () => {
       expect((await rig.get(id)).stopReason).toBe(StopReason.END_TURN);
       expectWhole(await rig.log(id));
     }
-  }, 90_000);
+  });
 
   it("is said to be spent by a root that begins to wait for threads which rest because of it", async () => {
     let letGo = () => {};

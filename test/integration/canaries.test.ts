@@ -94,12 +94,12 @@ beforeAll(async () => {
     },
   });
   everRan.push(...PROGRAMS.map((name) => platform.program(name)));
-}, 60_000);
+});
 afterAll(async () => {
   await platform?.stop();
   await Promise.all([postgres?.stop(), model?.stop(), far?.stop(), oauth?.close(), spans?.stop()]);
   await rm(dir, { recursive: true, force: true });
-}, 60_000);
+});
 
 const told = async (asked: Promise<unknown>) => {
   const answer = await asked.catch((error: unknown) => error);
@@ -430,7 +430,7 @@ test("R22: no secret is found anywhere, and the control is found everywhere", as
     if ((await searchFor([control], paths)).length === 0) noControl.push(place);
   }
   expect(noControl).toEqual([]);
-}, 60_000);
+});
 
 test("the search finds every form of a secret", async () => {
   const canary = newCanary("one", '+/"%a');

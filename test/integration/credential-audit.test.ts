@@ -69,7 +69,7 @@ test("uses that could not be written wait, hold further use up when they are too
     await late?.stop();
   }
   expect(await count("credential.inject")).toEqual({ entries: 5_000, things: 5_000 });
-}, 40_000);
+});
 
 test("the same record twice is one entry, and one about a workspace that the proxy may not see is none", async () => {
   const admin = server.client(AdminService);
@@ -110,7 +110,7 @@ test("a replica without a proxy asks one of another replica, and seals to its ke
     await proxy.stop();
     await other.stop();
   }
-}, 40_000);
+});
 
 test("a token that comes while the server is away is stored when it is back, and nobody asks for another (R20)", async () => {
   const far = await startOauthSide();
@@ -146,4 +146,4 @@ test("a token that comes while the server is away is stored when it is back, and
     await restarting.stop();
     await far.close();
   }
-}, 60_000);
+});

@@ -19,7 +19,7 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
   let rig: DockerRig;
   beforeAll(async () => {
     rig = await DockerRig.start();
-  }, 120_000);
+  });
   afterAll(() => rig?.stop());
 
   const docker = (...args: string[]) => rig.engine.docker(...args);
@@ -191,7 +191,7 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     expect(
       await docker("volume", "ls", "--quiet", "--filter", `label=tendon.agent=${await rig.agentId()}`),
     ).toBe("");
-  }, 90_000);
+  });
 
   it("give every call all of its output, whatever the calls before have left in the background (X6)", async () => {
     const hand = await rig.provision(newId("output"));

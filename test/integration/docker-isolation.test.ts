@@ -27,7 +27,7 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
   let rig: DockerRig;
   beforeAll(async () => {
     rig = await DockerRig.start();
-  }, 120_000);
+  });
   afterAll(() => rig?.stop());
 
   async function withHand(

@@ -37,7 +37,7 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
   let rig: DockerRig;
   beforeAll(async () => {
     rig = await DockerRig.start({ relays: builtRelays() });
-  }, 120_000);
+  });
   afterAll(() => rig?.stop());
 
   const docker = (...args: string[]) => rig.engine.docker(...args);

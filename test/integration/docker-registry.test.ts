@@ -26,7 +26,7 @@ describe.skipIf(skip !== undefined)(
       });
       registry = await DockerRegistry.start();
       image = await registry.push(rig.engine, await ensureBusyboxImage(rig.engine));
-    }, 120_000);
+    });
     afterAll(async () => {
       await registry?.stop();
       await rig?.stop();

@@ -147,7 +147,7 @@ describe.skipIf(why !== undefined)(
         expect(text).not.toContain(encodeURIComponent(PASSWORD));
         expect(text).not.toContain(Buffer.from(`agent:${PASSWORD}`).toString("base64"));
       }
-    }, 60_000);
+    });
 
     test("a proxy that wants another password is told in one line, without the one that was tried", async () => {
       const proxy = await startProxy(`agent:${PASSWORD}`);
@@ -171,7 +171,7 @@ describe.skipIf(why !== undefined)(
       expect(program.stderr()).not.toContain("wrong-one");
       expect(new Set(proxy.said())).toEqual(new Set([`${NAME} 407 Proxy Authentication Required`]));
       expect(server.attempts).toBe(0);
-    }, 60_000);
+    });
 
     test("a server whose authority nobody knows is not trusted, and the line says what is wrong", async () => {
       const proxy = await startProxy();
@@ -188,7 +188,7 @@ describe.skipIf(why !== undefined)(
       );
       expect((JSON.parse(line) as { msg: string }).msg).toMatch(/certificate/);
       expect(server.agents.size).toBe(0);
-    }, 60_000);
+    });
 
     test("an authority that the machine trusts is trusted", async () => {
       const proxy = await startProxy();
@@ -200,6 +200,6 @@ describe.skipIf(why !== undefined)(
       await server.provision("hand_1");
       server.bash("s/1", "hand_1", "echo trusted");
       expect((await server.result("s/1")).content).toContain("trusted");
-    }, 60_000);
+    });
   },
 );

@@ -99,7 +99,7 @@ test("killed at any moment around its start, a call runs at most once (R1)", asy
     expect(lines.length).toBeLessThanOrEqual(1);
     if (outcome(result) === "COMPLETED") expect(lines.length).toBe(1);
   }
-}, 90_000);
+});
 
 test("a result that was not stored when the agent was killed is offered by the next one", async () => {
   const program = await startProgram();

@@ -14,11 +14,11 @@ beforeAll(async () => {
   database = await createTestDatabase();
   const server = { TENDON_DATABASE_URL: database.url, TENDON_DATABASE_POOL: "5" };
   platform = await startPlatform({ programs: ["hand-agent"], env: { server } });
-}, 60_000);
+});
 afterAll(async () => {
   await platform?.stop();
   await database?.drop();
-}, 60_000);
+});
 
 const MB = 1024 ** 2;
 const TICK_MS = 10;

@@ -29,7 +29,7 @@ beforeAll(async () => {
   alone = join(folder, "alone");
   await mkdir(alone);
   await build("built", repository, "--executable");
-}, 120_000);
+});
 afterAll(() => rm(folder, { recursive: true, force: true }));
 beforeEach(async () => {
   server = await startScriptedHandServer();
@@ -109,7 +109,7 @@ test("alone in an empty directory it says its build, joins a server and runs a c
   expect(served.greeting.build).toBe(stdout.trim());
   expect(served.idleKiB).toBeGreaterThan(0);
   expect(served.idleKiB).toBeLessThanOrEqual(80 * 1024);
-}, 60_000);
+});
 
 test("with Node in it, it needs nothing but a kernel, and says the same build", async () => {
   const file = join(alone, NAME);
@@ -123,7 +123,7 @@ test("with Node in it, it needs nothing but a kernel, and says the same build", 
   const served = await serveOnce([file], join(folder, "data-executable"));
   expect(served.content).toContain("from one file");
   expect(served.greeting.build).toBe(own.stdout.trim());
-}, 60_000);
+});
 
 test("a wrong setting is one line, as it is for the program that is not alone", async () => {
   const wrong = run(join(folder, "built", NAME), ["--nonsense"], { cwd: alone, env: BARE });

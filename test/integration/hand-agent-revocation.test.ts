@@ -83,7 +83,7 @@ test("an agent that was revoked is cut off within 60 s, also when nobody was tol
   expect(await (await startAgent()).ended).toBe(3);
   const { handAgents } = await hands.listHandAgents({ includeRevoked: true });
   expect(handAgents.map(({ online }) => online)).toEqual([false]);
-}, 120_000);
+});
 
 test.skipIf(whyNoDocker() !== undefined)(
   "what a revoked agent's hands left stays, until a person on its machine has it removed (H1)",
@@ -128,5 +128,4 @@ test.skipIf(whyNoDocker() !== undefined)(
     expect(await purge("--yes")).toMatchObject({ code: 0 });
     await engine.release();
   },
-  120_000,
 );

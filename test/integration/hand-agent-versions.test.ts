@@ -50,7 +50,7 @@ describe("with this server", () => {
     const script = join(repository, "scripts/build-hand-agent.mjs");
     await promisify(execFile)(process.execPath, [script, "--out", built]);
     database = await createTestDatabase();
-  }, 120_000);
+  });
   afterAll(async () => {
     await database?.drop();
     await rm(built, { recursive: true, force: true });

@@ -90,7 +90,7 @@ test("a call survives the death of the server: the same id gets the rest and one
   expect(outcome(result)).toBe("COMPLETED");
   const count = await follow(again, { handId, executionId: "e2", command: "wc -l < count" });
   expect(count.output.trim()).toBe("1");
-}, 120_000);
+});
 
 test("a killed agent's call ends as unknown, and its hand goes on when the agent is back (R1)", async () => {
   const { platform: running, hands, handId } = await startWithHand();
@@ -102,7 +102,7 @@ test("a killed agent's call ends as unknown, and its hand goes on when the agent
   expect([outcome(result), result.isError]).toEqual(["UNKNOWN", true]);
   const count = await follow(hands, { handId, executionId: "e2", command: "wc -l < count" });
   expect(count.output.trim()).toBe("1");
-}, 90_000);
+});
 
 test("a revoked agent is cut off and ends with its own status", async () => {
   const { platform: running, hands } = await startWithHand();
@@ -111,7 +111,7 @@ test("a revoked agent is cut off and ends with its own status", async () => {
   expect(await running.program("hand-agent").ended).toBe(3);
   platform = undefined;
   await expect(running.stop()).rejects.toThrow("hand-agent ended with 3");
-}, 90_000);
+});
 
 test("three hands take turns on one place; each finds its file again and is told that its shell is new (H5, R16)", async () => {
   platform = await startPlatform({
@@ -150,4 +150,4 @@ test("three hands take turns on one place; each finds its file again and is told
   made.push(hand!.id);
   expect((await details())[0]).toBe("made room for another session");
   await eventually(async () => (await details())[3] === "idle for 500 ms");
-}, 120_000);
+});

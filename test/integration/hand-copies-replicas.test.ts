@@ -91,7 +91,7 @@ test("an agent that stops in the midst of a copy ends it as unavailable, and the
   const again = () => copyIn(hands(b), { handId, path: "f" }, Buffer.from("second"));
   await eventually(() => again().then(() => true), { withinMs: 30_000 });
   expect((await copyOut(hands(b), { handId, path: "f" })).toString()).toBe("second");
-}, 90_000);
+});
 
 test("a hand-over that is asked there reaches the agent here, which refuses the owner before (H6)", async () => {
   const { agent: definition } = await a.client(AgentService).createAgent({ spec: { name: "t" } });

@@ -81,5 +81,5 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("the network of an environm
         message: expect.stringMatching(/cannot keep hands from the network with the isolation "uid"/),
       });
     }
-  }, 120_000);
+  });
 });

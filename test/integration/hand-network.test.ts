@@ -17,7 +17,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("what a hand reaches", () =
     rig = await NetworkRig.start();
     ({ agent, bash, fetch } = await startNetworkHands(rig));
     await agent.call("listenLocally", "0.0.0.0", 8080);
-  }, 120_000);
+  });
   afterAll(() => rig.remove());
   beforeEach(async () => {
     await rig.farSide.call("setRecords", RECORDS);

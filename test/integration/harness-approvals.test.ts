@@ -187,7 +187,7 @@ describe("calls that wait for clients", () => {
     // What was said meanwhile waited for the end of the turn (L6).
     expect(results).not.toContain("meanwhile");
     expect(JSON.stringify(asked.at(-1)!.json)).toContain("meanwhile");
-  }, 90_000);
+  });
 
   it("take the first answer: a repeat is answered as it was, another word is refused (R23)", async () => {
     const sessionId = await talk("bash ask_user");

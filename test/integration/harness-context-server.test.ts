@@ -49,7 +49,7 @@ beforeAll(async () => {
   platform = await startPlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
-}, 120_000);
+});
 
 afterAll(async () => {
   await platform.stop();
@@ -137,5 +137,5 @@ describe("a talk that outgrows its window on the whole platform", () => {
     expect(JSON.parse(after.findLast(({ type }) => type === "agent.message")!.payload).content).toEqual([
       { type: "text", text: "I have seen it." },
     ]);
-  }, 120_000);
+  });
 });

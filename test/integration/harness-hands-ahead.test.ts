@@ -24,7 +24,7 @@ import { type Platform, startPlatform } from "../kit/platform.ts";
 
 type Tools = NonNullable<MessageInitShape<typeof AgentSpecSchema>["tools"]>;
 
-const TIMEOUT_MS = 120_000;
+const TIMEOUT_MS = 300_000;
 
 let api: FakeMessagesApi;
 let platform: Platform;

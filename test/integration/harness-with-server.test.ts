@@ -25,7 +25,7 @@ afterEach(async () => {
   expect(api.refusals).toEqual([]);
 });
 
-const TIMEOUT_MS = 120_000;
+const TIMEOUT_MS = 300_000;
 
 async function start(options: FakeMessagesApiOptions): Promise<void> {
   api = await startFakeMessagesApi(options);

@@ -9,7 +9,7 @@ let client: Anthropic;
 beforeAll(async () => {
   platform = await startPlatform({ programs: ["mcp-proxy"] });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
-}, 120_000);
+});
 
 afterAll(() => platform?.stop());
 

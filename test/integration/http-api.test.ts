@@ -24,7 +24,7 @@ beforeAll(async () => {
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
-}, 120_000);
+});
 
 afterAll(async () => {
   await platform?.stop();

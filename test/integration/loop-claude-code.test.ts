@@ -21,7 +21,7 @@ import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
 import type { ScriptedSession } from "../kit/scripted-session.ts";
 
 const WITHIN_MS = 60_000;
-const TIMEOUT_MS = 120_000;
+const TIMEOUT_MS = 300_000;
 const PATIENT = { modelTimeoutMs: 60_000, retry: { firstMs: 5, maxMs: 20, totalMs: 60_000 } };
 const AGENT: Partial<AgentSpec> = { loop: "claude-code", system: "You are careful." };
 const CALL = "mcp__tendon__bash";

@@ -31,7 +31,7 @@ beforeAll(async () => {
   const servers = { everything, trouble, broken: { command: "/nowhere/server" } };
   writeFileSync(join(dir, "mcp.json"), JSON.stringify({ mcpServers: servers }), { mode: 0o600 });
   await startAgent();
-}, 60_000);
+});
 afterAll(async () => {
   agent?.process.kill("SIGTERM");
   await agent?.ended;
@@ -105,4 +105,4 @@ test("an agent that is killed leaves a call unknown and no server; its next life
   expect((await call(session, "count")).text).toMatch(
     /^\[the hand was resumed: its server was started again.*\]\n1$/,
   );
-}, 60_000);
+});

@@ -30,7 +30,7 @@ beforeAll(async () => {
     programs: ["mcp-proxy", "harness"],
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
-}, 120_000);
+});
 
 afterAll(async () => {
   await platform?.stop();

@@ -118,5 +118,5 @@ describe.skipIf(!hasPooler).each([
     const kept = await eventually(() => sessions.emitEvents({ sessionId, events: [note] }));
     await eventually(() => seen.length === Number(kept.head));
     expect(seen).toEqual(seen.map((_, index) => index + 1));
-  }, 90_000);
+  });
 });

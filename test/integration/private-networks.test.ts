@@ -51,7 +51,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("an MCP server behind a han
     await network.door(rig.vault.server.port);
     for (const port of [PLAIN, SECURE, STRANGER]) await network.listens(port);
     await startAgent();
-  }, 60_000);
+  });
   afterAll(async () => {
     agent?.process.kill("SIGKILL");
     await agent?.ended;
@@ -198,5 +198,5 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("an MCP server behind a han
     expect(text).toContain("mcp_connection_failed_error");
     await startAgent();
     expect(await (await session.post(whoami)).text()).toContain(`from ${CLOSED_ADDRESS}`);
-  }, 60_000);
+  });
 });

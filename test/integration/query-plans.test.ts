@@ -36,7 +36,7 @@ beforeAll(async () => {
   await fillSessions();
   await fillEvents();
   await pool.query("vacuum (analyze) sessions, events");
-}, 120_000);
+});
 
 afterAll(() => database?.drop());
 

@@ -202,7 +202,7 @@ test("the key files are for their owner alone, work, and stay the same over a re
     for (let program = running.pop(); program; program = running.pop()) await program.end("SIGTERM");
     await own.drop();
   }
-}, 60_000);
+});
 
 test("the operator's own admin key works and is written nowhere", async () => {
   const own = await createTestDatabase();
@@ -256,7 +256,7 @@ test("with its own Postgres, SIGTERM ends everything within 10 s; after kill -9 
   expect(systemClock.monotonicMs() - startedMs).toBeLessThan(promised(10_000));
   expect(await isAlive(pid)).toBe(false);
   expect(hasProcesses(second)).toBe(false);
-}, 60_000);
+});
 
 test("it works with stdin closed", async () => {
   const program = promisify(execFile)(

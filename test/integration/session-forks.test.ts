@@ -184,7 +184,7 @@ describe("forks", () => {
       else expect(await rowsOf(fork.session!.id)).toHaveLength(9001);
     }
     expect(await leftovers(callers)).toBe(0);
-  }, 60_000);
+  });
 
   test("100,000 events fork within 30 s and are seen all at once", async () => {
     const sessionId = await world.newSession();
@@ -206,5 +206,5 @@ describe("forks", () => {
       );
     expect(rows).toEqual([{ n: 100_001, top: 100_001 }]);
     expect(await leftovers(callers)).toBe(0);
-  }, 60_000);
+  });
 });

@@ -58,7 +58,7 @@ describe("large events", () => {
     const fork = await client.forkSession({ sessionId });
     const copied = await bytesOf(client.readPayload({ sessionId: fork.session!.id, eventId }));
     expect(copied.equals(whole)).toBe(true);
-  }, 60_000);
+  });
 
   test("a slice of many events that are left out for their size ends before their digests take long, and goes on", async () => {
     const sessionId = await world.newSession();
@@ -72,7 +72,7 @@ describe("large events", () => {
     expect(first).toMatchObject({ hasMore: true, head: 40n });
     expect(first.events.length).toBeLessThanOrEqual(16);
     expect(await eventsOf(callers, sessionId)).toHaveLength(40);
-  }, 30_000);
+  });
 
   test("a brain's large internal comes with its lease; a fenced one is refused", async () => {
     const sessionId = await world.newSession();
@@ -123,7 +123,7 @@ describe("large events", () => {
     await beyond.send({ kind: { case: "piece", value: { eventIndex: 1, chunk: Buffer.from("{}") } } });
     expect(await failure(beyond.end())).toMatchObject({ reason: "INVALID_FIELD" });
     expect((await client.getSession({ sessionId })).session!.head).toBe(0n);
-  }, 30_000);
+  });
 });
 
 test("a call that is given up while texts are under way appends nothing, whatever was sent by then (L2)", async () => {

@@ -106,7 +106,7 @@ describe("stopping everything", () => {
     await eventually(() => performance.now() > later);
     expect(await count(WORKING)).toBe(0);
     expect(await count(requests)).toBe(before);
-  }, 120_000);
+  });
 
   it("of one tree leaves others alone, and a new message goes on with what had waited", async () => {
     const thinker = await rig.agent("ponderer", endless);
@@ -262,5 +262,5 @@ describe("threads and hands", () => {
           `select count(*) as n from hands where state in ('ready', 'parked') and (session_id like 'sthr_%' or session_id = '${sessionId}')`,
         )) === 0,
     );
-  }, 60_000);
+  });
 });

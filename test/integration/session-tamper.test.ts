@@ -176,7 +176,7 @@ describe("hashes", () => {
     }
     const signed = await query("select 1 from checkpoints where session_id = any($1)", [unhashed]);
     expect(signed).toEqual([]);
-  }, 30_000);
+  });
 
   test("a repeated append adds no hash, and refused ones change none", async () => {
     const sessionId = await newSession();

@@ -64,7 +64,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
   beforeAll(async () => {
     rig = await startTunnelRig();
     hand = await rig.newHand();
-  }, 90_000);
+  });
   afterAll(() => rig?.stop());
 
   /** A connection that stands; what the program prints once it has ended. */
@@ -123,7 +123,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     );
     expect(said.trim()).toBe(hashOf(64));
     expect(received.digest("hex")).toBe(hashOf(64));
-  }, 60_000);
+  });
 
   test("holds the program back when the proxy does not read, and the proxy when the program does not", async () => {
     let stream: TunnelRig["taken"][number]["stream"] | undefined;
@@ -177,7 +177,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     expect(wrote! * MIB).toBeLessThan(MOST_ON_THE_WAY);
     expect(received).toBe(wrote! * MIB + 3);
     expect(got).toBe(64 * MIB);
-  }, 60_000);
+  });
 
   test("is refused with a reason: another host, no proxy, a session that is archived", async () => {
     expect(await hand.bash(program("", "other.example:443"))).toMatch(/^HTTP\/1.1 403 .* host_not_allowed /);
@@ -193,7 +193,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     const { stream } = await standing(other);
     await rig.vault.home.sessions.archiveSession({ sessionId: other.sessionId, interrupt: true });
     await eventually(() => stream.destroyed, SOON);
-  }, 60_000);
+  });
 
   test("ends at both ends within seconds, and nothing is left, when one on the way dies", async () => {
     const isEmpty = () => rig.proxy.tunnels.size === 0;
@@ -215,7 +215,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
       const metrics = await (await rig.vault.server.fetch("/metrics")).text();
       return /^tendon_open_tunnels 0$/m.test(metrics);
     }, SOON);
-  }, 60_000);
+  });
 
   test("goes to a proxy of another replica, by one hop", async () => {
     const other = await startServer({ databaseUrl: rig.vault.database.url, peers: true });
@@ -245,7 +245,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
       await other.stop();
       rig.proxy = await rig.startProxyAt(rig.vault.server);
     }
-  }, 90_000);
+  });
 
   test("ends when its hand is passed on to another session (H6)", async () => {
     const given = await rig.newHand();
@@ -259,7 +259,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
       .client(HandService, rig.vault.home.key)
       .handOver({ requestId: "pass-on", handId: given.handId, toSessionId: next });
     await eventually(() => stream.destroyed, SOON);
-  }, 60_000);
+  });
 
   test("is there in limited networks too, beside what the environment names", async () => {
     const limited = await rig.newHand({
@@ -275,37 +275,32 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
       ),
     ).toBe("from the proxy");
     expect(await limited.bash(program("", "evil.example:443"))).toMatch(/ host_not_allowed /);
-  }, 60_000);
+  });
 
-  test.skipIf(whyNoDocker() !== undefined)(
-    "is there in a container with the network none",
-    async () => {
-      const engine = await useDocker();
-      const inContainers = await startTunnelRig({ DOCKER_HOST: engine.host });
-      try {
-        const image = await ensureNodeImage(engine);
-        const contained = await inContainers.newHand({
-          environment: { driver: "docker", image, network: { mode: NetworkMode.NONE } },
-        });
-        inContainers.handle = ({ stream }) => stream.pipe(stream);
-        const echo = `socket.end("from a container"); for await (const bytes of socket) process.stdout.write(bytes);`;
-        expect(await contained.bash(program(echo))).toBe("from a container");
-        const host = (await contained.bash("cat /proc/sys/kernel/hostname")).trim();
-        await inContainers.vault.home.sessions.archiveSession({
-          sessionId: contained.sessionId,
-          interrupt: true,
-        });
-        const all = () =>
-          engine.docker("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.Labels}}");
-        expect(host).not.toBe("");
-        await eventually(async () => !(await all()).includes(host), { withinMs: 20_000 });
-      } finally {
-        await inContainers.stop();
-        await engine.release();
-      }
-    },
-    120_000,
-  );
+  test.skipIf(whyNoDocker() !== undefined)("is there in a container with the network none", async () => {
+    const engine = await useDocker();
+    const inContainers = await startTunnelRig({ DOCKER_HOST: engine.host });
+    try {
+      const image = await ensureNodeImage(engine);
+      const contained = await inContainers.newHand({
+        environment: { driver: "docker", image, network: { mode: NetworkMode.NONE } },
+      });
+      inContainers.handle = ({ stream }) => stream.pipe(stream);
+      const echo = `socket.end("from a container"); for await (const bytes of socket) process.stdout.write(bytes);`;
+      expect(await contained.bash(program(echo))).toBe("from a container");
+      const host = (await contained.bash("cat /proc/sys/kernel/hostname")).trim();
+      await inContainers.vault.home.sessions.archiveSession({
+        sessionId: contained.sessionId,
+        interrupt: true,
+      });
+      const all = () => engine.docker("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.Labels}}");
+      expect(host).not.toBe("");
+      await eventually(async () => !(await all()).includes(host), { withinMs: 20_000 });
+    } finally {
+      await inContainers.stop();
+      await engine.release();
+    }
+  });
 
   test("are not made for variables while no proxy puts these in: such a hand is what its environment says", async () => {
     const plain = await startTunnelRig({}, { servesVariables: false });
@@ -316,5 +311,5 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     } finally {
       await plain.stop();
     }
-  }, 60_000);
+  });
 });

@@ -207,5 +207,5 @@ describe("re-sealing", () => {
     } finally {
       proxy = newer;
     }
-  }, 30_000);
+  });
 });

@@ -26,12 +26,12 @@ let workshop: Workshop;
 beforeAll(async () => {
   workshop = await createWorkshop();
   platform = await startPlatform();
-}, 120_000);
+});
 
 afterAll(async () => {
   await platform?.stop();
   await workshop?.remove();
-}, 60_000);
+});
 
 const credentials = () => ({ TENDON_ADDRESS: platform.address, TENDON_API_KEY: platform.adminKey });
 
@@ -199,7 +199,7 @@ describe("curl with JSON over HTTP/1.1", () => {
     const events = async () =>
       (await post("/tendon.v1.SessionService/GetEvents", { sessionId: body.session.id })).body.events;
     await expect
-      .poll(async () => (await events()).at(-1).type, { timeout: 20_000 })
+      .poll(async () => (await events()).at(-1).type, { timeout: 60_000 })
       .toBe("session.status_idle");
     const answers = (await events()).filter(({ type }: { type: string }) => type === "agent.message");
     expect(answers.at(-1).payload).toContain("42 from curl");

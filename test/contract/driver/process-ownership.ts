@@ -108,7 +108,7 @@ export function ownership(get: () => Parts, provision: () => Promise<Hand>): voi
       expect(textOf(await call.bash(works))).toBe("worked");
       expect(textOf(await call.bash(`bash -c '${works}'`))).toBe("worked");
       expect((await hand.destroy()).left).toEqual([]);
-    }, 30_000);
+    });
 
     it("leaves a finished call's background processes running, also when a later call is killed", async () => {
       const { hand, call } = get();
