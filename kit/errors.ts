@@ -71,6 +71,8 @@ export const REASONS = {
   CREDENTIAL_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   DESTINATION_FIXED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   SEAL_REFUSED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  CONNECT_FAILED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  CONNECT_STATE_REFUSED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   ENVIRONMENT_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   MEMORY_STORE_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   MEMORY_PATH_CONFLICT: row(status.ALREADY_EXISTS, "memory_path_conflict_error", 409),

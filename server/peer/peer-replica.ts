@@ -7,6 +7,7 @@ import type { CommandResult } from "../../proto/gen/tendon/v1/hand_agent_service
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import type { ProxyAnswer } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { PeerCommand, Peers, PeerTransfer } from "../ports/peers.ts";
+import { askWithId } from "../ports/proxy-directory.ts";
 import type { OpenTransfer } from "../ports/transfers.ts";
 import type { FarEnd } from "../ports/tunnels.ts";
 import { Announcer } from "./announcer.ts";
@@ -102,10 +103,7 @@ export class PeerReplica {
   }
 
   async askProxy({ ask, timeoutMs, signal }: Parameters<Peers["askProxy"]>[0]): Promise<ProxyAnswer> {
-    const kind =
-      ask.case === "validate"
-        ? { case: ask.case, value: { ...ask.value, askId: "" } }
-        : { case: ask.case, value: { ...ask.value, askId: "" } };
+    const kind = askWithId(ask, "");
     const options = { deadlineMs: timeoutMs + WIRE_SPARE_MS, ...(signal && { signal }) };
     const { answer } = await this.client().forwardProxyAsk({ kind }, options);
     if (answer === undefined) throw this.silent();

@@ -1,7 +1,9 @@
 /** What the other areas may ask of the part that knows proxies. */
 import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type {
+  AskFinishConnect,
   AskReseal,
+  AskStartConnect,
   AskValidate,
   ProxyAnswer,
   SealingKey,
@@ -13,7 +15,23 @@ type Ask<M> = Omit<M, "$typeName" | "$unknown" | "askId">;
 /** What a proxy can be asked; its id is given when it is sent. */
 export type ProxyAsk =
   | { readonly case: "validate"; readonly value: Ask<AskValidate> }
-  | { readonly case: "reseal"; readonly value: Ask<AskReseal> };
+  | { readonly case: "reseal"; readonly value: Ask<AskReseal> }
+  | { readonly case: "startConnect"; readonly value: Ask<AskStartConnect> }
+  | { readonly case: "finishConnect"; readonly value: Ask<AskFinishConnect> };
+
+/** The same with the id that it is sent under. */
+export function askWithId(ask: ProxyAsk, askId: string) {
+  switch (ask.case) {
+    case "validate":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "reseal":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "startConnect":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "finishConnect":
+      return { case: ask.case, value: { ...ask.value, askId } };
+  }
+}
 
 export interface AskOptions {
   readonly timeoutMs: number;

@@ -13,7 +13,7 @@ import type {
   ProxyWelcomeSchema,
   SealingKey,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
-import type { AskOptions, ProxyAsk } from "../ports/proxy-directory.ts";
+import { type AskOptions, askWithId, type ProxyAsk } from "../ports/proxy-directory.ts";
 import type { AskedProxy, TunnelAsk } from "../ports/tunnels.ts";
 
 type Outgoing = MessageInitShape<typeof ProxyServiceConnectResponseSchema>;
@@ -92,11 +92,7 @@ export class ProxyConnection {
   }
 
   /** Resolves with what the proxy says, also when that is a refusal. */
-  async ask(
-    { case: kind, value }: ProxyAsk,
-    clock: Clock,
-    { timeoutMs, signal }: AskOptions,
-  ): Promise<ProxyAnswer> {
+  async ask(ask: ProxyAsk, clock: Clock, { timeoutMs, signal }: AskOptions): Promise<ProxyAnswer> {
     if (this.asked.size >= MAX_ASKED) throw new TendonError("LIMIT_EXCEEDED", "the proxy has too much to do");
     const askId = newId("request");
     const answer = this.answerTo(askId);
@@ -104,11 +100,7 @@ export class ProxyConnection {
       this.settle(askId)?.reject(new TendonError("CANCELLED", "nobody waits for the answer any more"));
     signal?.addEventListener("abort", giveUp, { once: true });
     try {
-      const kinds =
-        kind === "validate"
-          ? { case: kind, value: { ...value, askId } }
-          : { case: kind, value: { ...value, askId } };
-      if (!this.outbox.push({ kind: kinds })) throw gone();
+      if (!this.outbox.push({ kind: askWithId(ask, askId) })) throw gone();
       const late = () =>
         new TendonError("DEADLINE_EXCEEDED", "the proxy did not answer in time", { part: "proxy" });
       return await within(clock, timeoutMs, answer, late);

@@ -184,6 +184,8 @@ const POLICY = new Map<string, Callers>([
     archiveCredential: CLIENT,
     deleteCredential: CLIENT,
     validateCredential: CLIENT,
+    startConnect: CLIENT,
+    finishConnect: CLIENT,
     getSealingKey: CLIENT,
   }),
   ...rows(Health, { check: ANYONE, watch: ANYONE }),

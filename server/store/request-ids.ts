@@ -8,6 +8,17 @@ export interface RequestIdClaim {
 }
 
 export interface RequestIdStore {
+  /**
+   * For what happens once: undefined for the first claim of this id, else the subject that the first one named. It is
+   * remembered for longer than anything that is claimed so may be shown again.
+   */
+  claimOnce(claim: {
+    workspaceId: string;
+    /** Tells kinds apart, such as "connect". */
+    scope: string;
+    requestId: string;
+    subjectId: string;
+  }): Promise<string | undefined>;
   /** Forgets those that are older than `olderThanMs`, at most 10,000 at a time. Returns how many. */
   prune(olderThanMs: number): Promise<number>;
 }

@@ -15,11 +15,13 @@ import {
   CreateVaultRequestSchema,
   type DeleteCredentialRequest,
   type DeleteVaultRequest,
+  type FinishConnectRequest,
   type GetCredentialRequest,
   type GetSealingKeyRequest,
   type GetVaultRequest,
   type ListCredentialsRequest,
   type ListVaultsRequest,
+  type StartConnectRequest,
   type UpdateCredentialRequest,
   type UpdateVaultRequest,
   type ValidateCredentialRequest,
@@ -30,10 +32,11 @@ import type { AuditInput } from "../store/audit.ts";
 import type { StoredCredential } from "../store/credentials.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
 import type { VaultStore } from "../store/vaults.ts";
+import { Connects, type ConnectsDeps } from "./connects.ts";
 import { CredentialChanges, type CredentialChangesDeps } from "./credential-changes.ts";
 import { validate } from "./proxy-asks.ts";
 
-export interface VaultDeps extends Omit<CredentialChangesDeps, "vaults"> {
+export interface VaultDeps extends Omit<CredentialChangesDeps & ConnectsDeps, "vaults"> {
   readonly vaults: VaultStore;
   readonly defaultWorkspaceId: string;
 }
@@ -43,10 +46,12 @@ const DEFAULT_PAGE = 20;
 export class VaultServiceHandler implements ServiceImplementation<typeof VaultService> {
   private readonly deps: VaultDeps;
   private readonly changes: CredentialChanges;
+  private readonly connects: Connects;
 
   constructor(deps: VaultDeps) {
     this.deps = deps;
     this.changes = new CredentialChanges(deps);
+    this.connects = new Connects(deps);
   }
 
   async createVault({ requestId, displayName, metadata }: CreateVaultRequest, context: RpcContext) {
@@ -150,6 +155,14 @@ export class VaultServiceHandler implements ServiceImplementation<typeof VaultSe
       });
     }
     return validate(this.deps.proxies, { ...stored, sealed }, context.signal);
+  }
+
+  startConnect(request: StartConnectRequest, context: RpcContext) {
+    return this.connects.start(request, context);
+  }
+
+  finishConnect(request: FinishConnectRequest, context: RpcContext) {
+    return this.connects.finish(request, context);
   }
 
   async getSealingKey(_request: GetSealingKeyRequest) {

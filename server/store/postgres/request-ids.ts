@@ -1,12 +1,17 @@
 import { TendonError } from "../../../kit/errors.ts";
 import type { RequestIdClaim, RequestIdStore } from "../request-ids.ts";
 import type { Pool } from "./pool.ts";
-import type { Transaction } from "./transaction.ts";
+import { inTransaction, type Transaction } from "./transaction.ts";
 
 const PRUNE_LIMIT = 10_000;
+const NO_CONTENT = new Uint8Array();
 
 export function createRequestIdStore(pool: Pool): RequestIdStore {
   return {
+    claimOnce: (claim) =>
+      inTransaction(pool, (transaction) =>
+        claimRequestId(transaction, { ...claim, contentHash: NO_CONTENT }),
+      ),
     async prune(olderThanMs) {
       const { rowCount } = await pool.query(
         `delete from request_ids where (workspace_id, scope, request_id) in (

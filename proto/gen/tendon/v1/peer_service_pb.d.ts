@@ -7,7 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { CommandResult, ConnectResponse, StartTransfer, StartTunnel, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
-import type { AskReseal, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
+import type { AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 import type { Preview } from "./event_pb.js";
 
 /**
@@ -665,6 +665,22 @@ export declare type ForwardProxyAskRequest = Message<"tendon.v1.ForwardProxyAskR
      */
     value: AskReseal;
     case: "reseal";
+  } | {
+    /**
+     * Begin to connect a vault.
+     *
+     * @generated from field: tendon.v1.AskStartConnect start_connect = 16;
+     */
+    value: AskStartConnect;
+    case: "startConnect";
+  } | {
+    /**
+     * End a connect.
+     *
+     * @generated from field: tendon.v1.AskFinishConnect finish_connect = 17;
+     */
+    value: AskFinishConnect;
+    case: "finishConnect";
   } | { case: undefined; value?: undefined };
 };
 

@@ -5,7 +5,7 @@
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
-import type { Duration } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import type { TunnelEnd, TunnelKind } from "./hand_agent_service_pb.js";
 
 /**
@@ -172,6 +172,27 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
    * @generated from field: string validation = 5;
    */
   validation: string;
+
+  /**
+   * A connect that was begun, when that was asked.
+   *
+   * @generated from field: tendon.v1.ConnectStarted connect_started = 16;
+   */
+  connectStarted?: ConnectStarted | undefined;
+
+  /**
+   * What a connect has given, when that was asked.
+   *
+   * @generated from field: tendon.v1.ConnectFinished connect_finished = 17;
+   */
+  connectFinished?: ConnectFinished | undefined;
+
+  /**
+   * Of a connect that failed at its far side.
+   *
+   * @generated from field: tendon.v1.ConnectFailure connect_failure = 18;
+   */
+  connectFailure?: ConnectFailure | undefined;
 };
 
 /**
@@ -179,6 +200,157 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
  * Use `create(ProxyAnswerSchema)` to create a new message.
  */
 export declare const ProxyAnswerSchema: GenMessage<ProxyAnswer>;
+
+/**
+ * A connect that was begun.
+ *
+ * @generated from message tendon.v1.ConnectStarted
+ */
+export declare type ConnectStarted = Message<"tendon.v1.ConnectStarted"> & {
+  /**
+   * URL to open in a browser.
+   *
+   * @generated from field: string authorization_url = 1;
+   */
+  authorizationUrl: string;
+
+  /**
+   * Sealed by the proxy, to itself.
+   *
+   * @generated from field: string connect_state = 2;
+   */
+  connectState: string;
+
+  /**
+   * The `state` that must come back.
+   *
+   * @generated from field: string state = 3;
+   */
+  state: string;
+
+  /**
+   * From when on no proxy takes it any more.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 4;
+   */
+  expiresAt?: Timestamp | undefined;
+
+  /**
+   * The authorization server.
+   *
+   * @generated from field: string issuer = 5;
+   */
+  issuer: string;
+
+  /**
+   * The client that asks.
+   *
+   * @generated from field: string client_id = 6;
+   */
+  clientId: string;
+
+  /**
+   * Whether that client was registered now.
+   *
+   * @generated from field: bool registered = 7;
+   */
+  registered: boolean;
+
+  /**
+   * Scope that is asked for.
+   *
+   * @generated from field: string scope = 8;
+   */
+  scope: string;
+};
+
+/**
+ * Describes the message tendon.v1.ConnectStarted.
+ * Use `create(ConnectStartedSchema)` to create a new message.
+ */
+export declare const ConnectStartedSchema: GenMessage<ConnectStarted>;
+
+/**
+ * What a connect has given.
+ *
+ * @generated from message tendon.v1.ConnectFinished
+ */
+export declare type ConnectFinished = Message<"tendon.v1.ConnectFinished"> & {
+  /**
+   * The credential that it is for.
+   *
+   * @generated from field: string credential_id = 1;
+   */
+  credentialId: string;
+
+  /**
+   * The tokens with their use, sealed as a credential.
+   *
+   * @generated from field: string sealed = 2;
+   */
+  sealed: string;
+
+  /**
+   * That use as JSON text.
+   *
+   * @generated from field: string use = 3;
+   */
+  use: string;
+
+  /**
+   * When the access token runs out; unset when it is not known.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 4;
+   */
+  expiresAt?: Timestamp | undefined;
+
+  /**
+   * The authorization server.
+   *
+   * @generated from field: string issuer = 5;
+   */
+  issuer: string;
+};
+
+/**
+ * Describes the message tendon.v1.ConnectFinished.
+ * Use `create(ConnectFinishedSchema)` to create a new message.
+ */
+export declare const ConnectFinishedSchema: GenMessage<ConnectFinished>;
+
+/**
+ * Where a connect has failed.
+ *
+ * @generated from message tendon.v1.ConnectFailure
+ */
+export declare type ConnectFailure = Message<"tendon.v1.ConnectFailure"> & {
+  /**
+   * `discovery`, `registration`, `authorization` or `token`.
+   *
+   * @generated from field: string step = 1;
+   */
+  step: string;
+
+  /**
+   * A code in lower case, the far side's own where it is one of the standards.
+   *
+   * @generated from field: string problem = 2;
+   */
+  problem: string;
+
+  /**
+   * Status of the far side's answer; 0 without one.
+   *
+   * @generated from field: int32 http_status = 3;
+   */
+  httpStatus: number;
+};
+
+/**
+ * Describes the message tendon.v1.ConnectFailure.
+ * Use `create(ConnectFailureSchema)` to create a new message.
+ */
+export declare const ConnectFailureSchema: GenMessage<ConnectFailure>;
 
 /**
  * To a proxy.
@@ -247,6 +419,22 @@ export declare type ProxyServiceConnectResponse = Message<"tendon.v1.ProxyServic
      */
     value: ServerDraining;
     case: "draining";
+  } | {
+    /**
+     * Begin to connect a vault to an MCP server.
+     *
+     * @generated from field: tendon.v1.AskStartConnect start_connect = 16;
+     */
+    value: AskStartConnect;
+    case: "startConnect";
+  } | {
+    /**
+     * End a connect.
+     *
+     * @generated from field: tendon.v1.AskFinishConnect finish_connect = 17;
+     */
+    value: AskFinishConnect;
+    case: "finishConnect";
   } | { case: undefined; value?: undefined };
 };
 
@@ -427,6 +615,179 @@ export declare type AskReseal = Message<"tendon.v1.AskReseal"> & {
  * Use `create(AskResealSchema)` to create a new message.
  */
 export declare const AskResealSchema: GenMessage<AskReseal>;
+
+/**
+ * Asks to begin a connect; as StartConnectRequest.
+ *
+ * @generated from message tendon.v1.AskStartConnect
+ */
+export declare type AskStartConnect = Message<"tendon.v1.AskStartConnect"> & {
+  /**
+   * Id of this.
+   *
+   * @generated from field: string ask_id = 1;
+   */
+  askId: string;
+
+  /**
+   * Workspace that owns the vault.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * Vault that it is for.
+   *
+   * @generated from field: string vault_id = 3;
+   */
+  vaultId: string;
+
+  /**
+   * The credential that it will give.
+   *
+   * @generated from field: string credential_id = 4;
+   */
+  credentialId: string;
+
+  /**
+   * Who begins it, and alone may end it.
+   *
+   * @generated from field: string principal = 5;
+   */
+  principal: string;
+
+  /**
+   * URL of the MCP server.
+   *
+   * @generated from field: string server_url = 6;
+   */
+  serverUrl: string;
+
+  /**
+   * Where the browser is sent back to.
+   *
+   * @generated from field: string redirect_uri = 7;
+   */
+  redirectUri: string;
+
+  /**
+   * Client that was registered before; empty for none.
+   *
+   * @generated from field: string client_id = 8;
+   */
+  clientId: string;
+
+  /**
+   * Secret of that client, sealed as a compact JWE without a credential's id; empty for none.
+   *
+   * @generated from field: string client_secret = 9;
+   */
+  clientSecret: string;
+
+  /**
+   * How that client proves itself; empty: as the server supports it.
+   *
+   * @generated from field: string client_auth = 10;
+   */
+  clientAuth: string;
+
+  /**
+   * Scope to ask for; empty: as the server says.
+   *
+   * @generated from field: string scope = 11;
+   */
+  scope: string;
+
+  /**
+   * Authorization server to use; empty: the first that is named.
+   *
+   * @generated from field: string issuer = 12;
+   */
+  issuer: string;
+};
+
+/**
+ * Describes the message tendon.v1.AskStartConnect.
+ * Use `create(AskStartConnectSchema)` to create a new message.
+ */
+export declare const AskStartConnectSchema: GenMessage<AskStartConnect>;
+
+/**
+ * Asks to end a connect; as FinishConnectRequest.
+ *
+ * @generated from message tendon.v1.AskFinishConnect
+ */
+export declare type AskFinishConnect = Message<"tendon.v1.AskFinishConnect"> & {
+  /**
+   * Id of this.
+   *
+   * @generated from field: string ask_id = 1;
+   */
+  askId: string;
+
+  /**
+   * Workspace that owns the vault.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * Vault that it is for.
+   *
+   * @generated from field: string vault_id = 3;
+   */
+  vaultId: string;
+
+  /**
+   * Who ends it.
+   *
+   * @generated from field: string principal = 4;
+   */
+  principal: string;
+
+  /**
+   * As the proxy sealed it.
+   *
+   * @generated from field: string connect_state = 5;
+   */
+  connectState: string;
+
+  /**
+   * `state` of the answer.
+   *
+   * @generated from field: string state = 6;
+   */
+  state: string;
+
+  /**
+   * `code` of the answer, sealed as a compact JWE without a credential's id; empty for none.
+   *
+   * @generated from field: string code = 7;
+   */
+  code: string;
+
+  /**
+   * `iss` of the answer.
+   *
+   * @generated from field: string iss = 8;
+   */
+  iss: string;
+
+  /**
+   * `error` of the answer.
+   *
+   * @generated from field: string error = 9;
+   */
+  error: string;
+};
+
+/**
+ * Describes the message tendon.v1.AskFinishConnect.
+ * Use `create(AskFinishConnectSchema)` to create a new message.
+ */
+export declare const AskFinishConnectSchema: GenMessage<AskFinishConnect>;
 
 /**
  * A session ended.

@@ -1282,6 +1282,242 @@ export declare type GetSealingKeyResponse = Message<"tendon.v1.GetSealingKeyResp
 export declare const GetSealingKeyResponseSchema: GenMessage<GetSealingKeyResponse>;
 
 /**
+ * Asks to begin a connect.
+ *
+ * @generated from message tendon.v1.StartConnectRequest
+ */
+export declare type StartConnectRequest = Message<"tendon.v1.StartConnectRequest"> & {
+  /**
+   * Vault that the credential goes into.
+   *
+   * @generated from field: string vault_id = 1;
+   */
+  vaultId: string;
+
+  /**
+   * URL of the MCP server, http(s)://….
+   *
+   * @generated from field: string server_url = 2;
+   */
+  serverUrl: string;
+
+  /**
+   * Where the browser is sent back to: `http://127.0.0.1:port/…` (also `[::1]`, `localhost`) or `https://…`.
+   *
+   * @generated from field: string redirect_uri = 3;
+   */
+  redirectUri: string;
+
+  /**
+   * Client that was registered before; empty: one is registered now.
+   *
+   * @generated from field: string client_id = 4;
+   */
+  clientId: string;
+
+  /**
+   * Secret of that client, in the field `client_secret`. Sealed by the caller, the sealed text names workspace and vault,
+   * an empty credential id, and a use for OAuth.
+   *
+   * @generated from field: tendon.v1.CredentialSecret client_secret = 5;
+   */
+  clientSecret?: CredentialSecret | undefined;
+
+  /**
+   * How that client proves itself: `none`, `client_secret_basic` or `client_secret_post`; empty: as the server supports it.
+   *
+   * @generated from field: string client_auth = 6;
+   */
+  clientAuth: string;
+
+  /**
+   * Scope to ask for; empty: what the MCP server says that it needs, else all that it says it supports.
+   *
+   * @generated from field: string scope = 7;
+   */
+  scope: string;
+
+  /**
+   * Authorization server to use, where the MCP server names several; empty: the first.
+   *
+   * @generated from field: string issuer = 8;
+   */
+  issuer: string;
+};
+
+/**
+ * Describes the message tendon.v1.StartConnectRequest.
+ * Use `create(StartConnectRequestSchema)` to create a new message.
+ */
+export declare const StartConnectRequestSchema: GenMessage<StartConnectRequest>;
+
+/**
+ * A connect that has begun.
+ *
+ * @generated from message tendon.v1.StartConnectResponse
+ */
+export declare type StartConnectResponse = Message<"tendon.v1.StartConnectResponse"> & {
+  /**
+   * URL to open in a browser.
+   *
+   * @generated from field: string authorization_url = 1;
+   */
+  authorizationUrl: string;
+
+  /**
+   * Sealed by the proxy; for FinishConnect, at most 64 KiB.
+   *
+   * @generated from field: string connect_state = 2;
+   */
+  connectState: string;
+
+  /**
+   * The `state` that must come back to the redirect URI.
+   *
+   * @generated from field: string state = 3;
+   */
+  state: string;
+
+  /**
+   * From when on it cannot be ended any more.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 4;
+   */
+  expiresAt?: Timestamp | undefined;
+
+  /**
+   * The authorization server.
+   *
+   * @generated from field: string issuer = 5;
+   */
+  issuer: string;
+
+  /**
+   * The client that asks.
+   *
+   * @generated from field: string client_id = 6;
+   */
+  clientId: string;
+
+  /**
+   * Whether that client was registered now.
+   *
+   * @generated from field: bool registered = 7;
+   */
+  registered: boolean;
+
+  /**
+   * Scope that is asked for; may be empty.
+   *
+   * @generated from field: string scope = 8;
+   */
+  scope: string;
+
+  /**
+   * The credential that there will be, or whose tokens will be replaced.
+   *
+   * @generated from field: string credential_id = 9;
+   */
+  credentialId: string;
+};
+
+/**
+ * Describes the message tendon.v1.StartConnectResponse.
+ * Use `create(StartConnectResponseSchema)` to create a new message.
+ */
+export declare const StartConnectResponseSchema: GenMessage<StartConnectResponse>;
+
+/**
+ * Asks to end a connect.
+ *
+ * @generated from message tendon.v1.FinishConnectRequest
+ */
+export declare type FinishConnectRequest = Message<"tendon.v1.FinishConnectRequest"> & {
+  /**
+   * Vault that it was begun for.
+   *
+   * @generated from field: string vault_id = 1;
+   */
+  vaultId: string;
+
+  /**
+   * As StartConnect gave it.
+   *
+   * @generated from field: string connect_state = 2;
+   */
+  connectState: string;
+
+  /**
+   * `state` of the answer.
+   *
+   * @generated from field: string state = 3;
+   */
+  state: string;
+
+  /**
+   * `code` of the answer, in the field `value`; unset when it has an error. Sealed by the caller, the sealed text names
+   * workspace and vault, an empty credential id, and a use for OAuth.
+   *
+   * @generated from field: tendon.v1.CredentialSecret code = 4;
+   */
+  code?: CredentialSecret | undefined;
+
+  /**
+   * `iss` of the answer (RFC 9207); empty when it has none.
+   *
+   * @generated from field: string iss = 5;
+   */
+  iss: string;
+
+  /**
+   * `error` of the answer; empty when it has none.
+   *
+   * @generated from field: string error = 6;
+   */
+  error: string;
+
+  /**
+   * Name for people of a new credential, at most 255 characters; one that exists keeps its own.
+   *
+   * @generated from field: string display_name = 7;
+   */
+  displayName: string;
+};
+
+/**
+ * Describes the message tendon.v1.FinishConnectRequest.
+ * Use `create(FinishConnectRequestSchema)` to create a new message.
+ */
+export declare const FinishConnectRequestSchema: GenMessage<FinishConnectRequest>;
+
+/**
+ * The vault is connected.
+ *
+ * @generated from message tendon.v1.FinishConnectResponse
+ */
+export declare type FinishConnectResponse = Message<"tendon.v1.FinishConnectResponse"> & {
+  /**
+   * The credential, without its secret.
+   *
+   * @generated from field: tendon.v1.Credential credential = 1;
+   */
+  credential?: Credential | undefined;
+
+  /**
+   * Whether it was there before.
+   *
+   * @generated from field: bool replaced = 2;
+   */
+  replaced: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.FinishConnectResponse.
+ * Use `create(FinishConnectResponseSchema)` to create a new message.
+ */
+export declare const FinishConnectResponseSchema: GenMessage<FinishConnectResponse>;
+
+/**
  * Whether a credential works.
  *
  * @generated from enum tendon.v1.CredentialValidity
@@ -1527,6 +1763,47 @@ export declare const VaultService: GenService<{
     methodKind: "unary";
     input: typeof ValidateCredentialRequestSchema;
     output: typeof ValidateCredentialResponseSchema;
+  },
+  /**
+   * Begins to connect a vault to an MCP server that takes OAuth tokens: a proxy finds the authorization server by the
+   * MCP server's own metadata (RFC 9728, RFC 8414, OpenID discovery), registers a client there unless one is named
+   * (RFC 7591), and makes the URL that somebody has to open in a browser. What the proxy has to know later, the PKCE
+   * verifier among it, comes back sealed: nobody but a proxy with the same keys reads or makes it.
+   *
+   * Effect: at most one new client at the authorization server; entries of the audit log. Nothing is kept here.
+   * Idempotency: each call begins another connect.
+   * Fails: NOT_FOUND, VAULT_ARCHIVED, INVALID_FIELD, ALREADY_EXISTS when the vault has a credential of another kind for
+   * the server, LIMIT_EXCEEDED when it has 20, CONNECT_FAILED with `step` and `problem` when the far side cannot be used,
+   * NOT_CONFIGURED while no proxy is connected, UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.VaultService.StartConnect
+   */
+  startConnect: {
+    methodKind: "unary";
+    input: typeof StartConnectRequestSchema;
+    output: typeof StartConnectResponseSchema;
+  },
+  /**
+   * Ends a connect with what the authorization server has sent back to the redirect URI: a proxy checks it, trades the
+   * code for tokens, and seals these. The caller must be the one who has begun it, within 10 minutes.
+   *
+   * Effect: a new credential, or the tokens of the one that the vault has for this server are replaced: running sessions
+   * use them from their next call on. Entries of the audit log.
+   * Idempotency: a connect can be ended once, also when that fails; a repeat fails with CONNECT_STATE_REFUSED, whose
+   * `credential_id` is what the first call was for.
+   * Fails: NOT_FOUND, VAULT_ARCHIVED, INVALID_FIELD, CONNECT_STATE_REFUSED for a connect that is over, was ended already
+   * or belongs to another caller or vault, CONNECT_FAILED with `step` and `problem` when the authorization was refused,
+   * is not the one that was asked for or gives no tokens, ALREADY_EXISTS when a credential was made meanwhile,
+   * CREDENTIAL_ARCHIVED when it was ended meanwhile, LIMIT_EXCEEDED, NOT_CONFIGURED, UNAVAILABLE, DEADLINE_EXCEEDED.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.VaultService.FinishConnect
+   */
+  finishConnect: {
+    methodKind: "unary";
+    input: typeof FinishConnectRequestSchema;
+    output: typeof FinishConnectResponseSchema;
   },
   /**
    * Reads the public key that secrets are sealed to now, for callers who seal by themselves: a compact JWE with
