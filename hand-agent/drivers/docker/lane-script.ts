@@ -6,7 +6,9 @@
  * it stands in no argument and no environment. A program of the hand that found it out could only lie about itself.
  *
  * Files are reached below two directories only, by rules that hold while the hand's own processes swap directories for
- * links: what was opened is asked for its real path afterwards, and a directory is entered before it is looked at.
+ * links: what was opened is asked for its real path afterwards, and a directory is entered before it is looked at. What
+ * kind of thing a path is gets asked once: of two answers the second may be about something else. (`command exec`: a
+ * plain `exec` that cannot open its file ends the shell with a status of its own.)
  */
 import type { FileErrorCode } from "../driver.ts";
 
@@ -61,6 +63,14 @@ why() {
   exit 18
 }
 explain() { why "$(LC_ALL=C stat -L -- "$1" 2>&1 >/dev/null)"; }
+refuse_kind() {
+  M=$(LC_ALL=C stat -c %F -- "$1" 2>&1) || why "$M"
+  case $M in
+    directory) exit 13 ;;
+    regular*|'symbolic link') exit 10 ;;
+  esac
+  exit 14
+}
 inside() { case $1/ in "$TENDON_W"/*|"$TENDON_O"/*) ;; *) exit 11 ;; esac; }
 real() { P=$(readlink -f -- "$1" && printf x); P=${"$"}{P%?x}; [ "$P" ] || explain "$1"; }
 locate() { real "$1"; inside "$P"; }
@@ -91,9 +101,9 @@ do_read() {
   locate "$1"
   [ -d "$P" ] && exit 13
   [ -e "$P" ] || exit 10
-  [ -f "$P" ] || exit 14
+  [ -f "$P" ] || refuse_kind "$P"
   [ -r "$P" ] || { locate "$1"; [ -e "$P" ] || exit 10; [ -r "$P" ] || exit 15; }
-  exec 4<"$P" || exit 10
+  command exec 4<"$P" || exit 10
   inside "$(readlink /proc/self/fd/4)"
   say d
   if [ "$2" = 1 ]; then exec cat <&4; else exec tail -c "+$2" <&4; fi
@@ -107,9 +117,13 @@ do_write() {
   case $D in .|..|'') exit 13 ;; esac
   [ -d "./$D" ] && exit 13
   K=$2
-  if [ -e "./$D" ]; then
-    [ -f "./$D" ] || exit 14
-    K=$(stat -c %a -- "./$D") || exit 10
+  if [ -e "./$D" ] && M=$(LC_ALL=C stat -c '%a %F' -- "./$D" 2>/dev/null); then
+    case $M in
+      *' regular'*) K=${"$"}{M%% *} ;;
+      *' directory') exit 13 ;;
+      *' symbolic link') ;;
+      *) exit 14 ;;
+    esac
     case $K in ????) K=${"$"}{K#?} ;; esac
   fi
   umask 077
