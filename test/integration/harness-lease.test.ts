@@ -130,17 +130,17 @@ describe("a lease", () => {
   it("lives as long as it is renewed, and ends here when no renewal is confirmed for its whole time", async () => {
     const held = gate();
     await start({
-      server: { tools: { bash }, leaseTtlMs: 1_500, reattachMs: 60_000 },
+      server: { tools: { bash }, leaseTtlMs: 3_000, reattachMs: 60_000 },
       model: { script: [turn(["ok"], { before: { headers: held.opened } })] },
       settings: { modelTimeoutMs: 60_000, retry: { firstMs: 5, maxMs: 20, totalMs: 60_000 } },
     });
     const session = rig.talk("hi");
     await rig.api.received(1);
     const began = performance.now();
-    await eventually(() => performance.now() - began > 3_000);
+    await eventually(() => performance.now() - began > 5_000);
     expect(rig.harness.sessions).toBe(1);
     await rig.server.stop();
-    await eventually(() => rig.harness.sessions === 0, { withinMs: 4_000 });
+    await eventually(() => rig.harness.sessions === 0);
     expect(session.types()).not.toContain("agent.message");
     held.open();
   });

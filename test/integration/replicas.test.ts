@@ -18,11 +18,14 @@ import { SessionService, type WatchEventsResponse } from "../../proto/gen/tendon
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { collectCall, enrolledAgent, tellTaleBytes, toolUse } from "../kit/replica-rig.ts";
+import { RoundsClock } from "../kit/rounds-clock.ts";
 import { type ScriptedCall, type ScriptedHandAgent, textResult } from "../kit/scripted-hand-agent.ts";
 import { ScriptedHarness } from "../kit/scripted-harness.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
 const message = { type: "user.message", payload: '{"content":[{"type":"text","text":"go"}]}' };
+/** Of the servers that are told. */
+const clock = new RoundsClock();
 let database: TestDatabase;
 let a: TestServer;
 let b: TestServer;
@@ -40,8 +43,8 @@ beforeAll(async () => {
   a = await startServer({ databaseUrl: database.url, peers: true });
   adminKey = a.adminKey;
   harnessKey = await a.localKey("harness");
-  b = await startServer({ databaseUrl: database.url, peers: true });
-  c = await startServer({ databaseUrl: database.url, peers: true });
+  b = await startServer({ databaseUrl: database.url, peers: true, clock });
+  c = await startServer({ databaseUrl: database.url, peers: true, clock });
   const { agent } = await a.client(AgentService).createAgent({ spec: { name: "t" } });
   agentId = agent?.id ?? "";
   await a.client(EnvironmentService).createEnvironment({ spec: { name: "default" }, makeDefault: true });
@@ -49,6 +52,7 @@ beforeAll(async () => {
     await eventually(async () => (await metric(server, "tendon_peer_replicas")) === 2);
 });
 afterEach(async () => {
+  clock.isHeld = false;
   for (const watch of watches.splice(0)) watch.abort();
   for (const sessionId of sessionIds.splice(0)) {
     await a.client(SessionService).archiveSession({ sessionId, interrupt: true });
@@ -367,8 +371,10 @@ describe("hands on another replica", () => {
 describe("what one replica has done, others act on at once", () => {
   test("a hand agent that is revoked on A is cut off B", async () => {
     const agent = await agentAt(b);
+    clock.isHeld = true;
     await a.client(AdminService).revokeHandAgent({ handAgentId: agent.handAgentId });
-    await eventually(() => agent.ended !== undefined, { withinMs: 2_000 });
+    await eventually(() => agent.ended !== undefined);
+    clock.isHeld = false;
     await expect(agent.connect()).rejects.toMatchObject({ reason: "HAND_AGENT_REVOKED" });
   });
 
@@ -376,10 +382,9 @@ describe("what one replica has done, others act on at once", () => {
     const { harness, sessionId, lease } = await brainAt(c);
     const watcher = watch(b, sessionId);
     await eventually(() => watcher.positions().length === 1);
+    clock.isHeld = true;
     await a.client(SessionService).archiveSession({ sessionId, interrupt: true });
-    await eventually(() => harness.all("leaseLost").some(({ leaseId }) => leaseId === lease.leaseId), {
-      withinMs: 2_000,
-    });
+    await eventually(() => harness.all("leaseLost").some(({ leaseId }) => leaseId === lease.leaseId));
     expect(await watcher.over).toBeUndefined();
   });
 });
@@ -397,10 +402,11 @@ test("the end of a session on A reaches proxies at B", async () => {
   await call.send({ kind: { case: "hello", value } });
   await eventually(() => heard.length > 0);
   const { session } = await a.client(SessionService).createSession({ agentId });
+  clock.isHeld = true;
   await a.client(SessionService).archiveSession({ sessionId: session?.id ?? "" });
   const forgotten = () =>
     heard.flatMap((kind) => (kind.case === "forgetSession" ? [kind.value.sessionId] : []));
-  await eventually(() => forgotten().includes(session?.id ?? ""), { withinMs: 2_000 });
+  await eventually(() => forgotten().includes(session?.id ?? ""));
   call.cancel();
   await over;
 });

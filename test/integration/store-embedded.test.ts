@@ -23,7 +23,7 @@ const { owner, postgresPids, refusal, start } = rig;
 const socketDirOf = (url: string) => new URL(url.replace("@/", "@x/")).searchParams.get("host") ?? "";
 
 describe("an embedded Postgres", () => {
-  test("makes its database at the first start and has it again, within a second, at the second", async () => {
+  test("makes its database at the first start and has it again at the second, in a second or what a busy machine makes of it", async () => {
     const first = await start();
     await query(first.url, "create table kept as select 42 as value");
     await first.stop();

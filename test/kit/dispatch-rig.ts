@@ -1,5 +1,5 @@
 /** Two replicas over one database, sessions that they hand out, and scripted harnesses that take them. */
-import type { Clock } from "../../kit/clock.ts";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
@@ -32,7 +32,7 @@ export interface DispatchRig {
 /** Scripted harnesses renew nothing by themselves: a lease lasts for a whole test, unless `leaseTtlMs` says how long. */
 export async function startDispatchRig({
   leaseTtlMs = 120_000,
-  clock,
+  clock = systemClock,
 }: {
   leaseTtlMs?: number;
   clock?: Clock;

@@ -87,7 +87,7 @@ export class DockerRegistry {
 
 function asksForUsers(port: number): Promise<boolean> {
   return new Promise((resolve) => {
-    const call = request({ host: "127.0.0.1", port, path: "/v2/", timeout: 2_000 }, (response) => {
+    const call = request({ host: "127.0.0.1", port, path: "/v2/", timeout: 20_000 }, (response) => {
       response.resume();
       resolve(response.statusCode === 401);
     });

@@ -1,6 +1,6 @@
 /**
- * A real Docker engine for tests: the machine's own where one runs, else one that the first test starts and the last one
- * stops, with a directory of its own for everything that it keeps. Several test processes share it.
+ * A real Docker engine for tests: the machine's own where one runs, else one that the first test starts and the end of the
+ * run stops, with a directory of its own for everything that it keeps. Several test processes share it.
  */
 import { execFile, spawn } from "node:child_process";
 import { closeSync, existsSync, openSync } from "node:fs";
@@ -15,8 +15,11 @@ const MACHINE_SOCKET = "/var/run/docker.sock";
 const SHARED = join(tmpdir(), "tendon-test-docker");
 const LOCK = `${SHARED}.lock`;
 /** A lock is held for as long as an engine takes to start or stop. */
-const LOCK_WITHIN_MS = 60_000;
-const START_WITHIN_MS = 30_000;
+const LOCK_WITHIN_MS = 170_000;
+const START_WITHIN_MS = 90_000;
+const STOP_WITHIN_MS = 60_000;
+/** An engine that runs answers at once, and on a busy machine within seconds. */
+const ANSWER_WITHIN_MS = 20_000;
 
 export interface TestEngine {
   /** For DOCKER_HOST. */
@@ -24,7 +27,7 @@ export interface TestEngine {
   readonly socketPath: string;
   /** Runs `docker` on this engine and gives what it prints. Rejects with what it complains about. */
   docker(...args: string[]): Promise<string>;
-  /** To be called once by whoever used it. */
+  /** To be called once by whoever used it; what it made there is its own to remove. */
   release(): Promise<void>;
 }
 
@@ -43,27 +46,24 @@ export async function useDocker(): Promise<TestEngine> {
   await locked(async () => {
     await mkdir(join(SHARED, "users"), { recursive: true });
     if (!(await answers(join(SHARED, "docker.sock")))) await startEngine();
-    await writeFile(join(SHARED, "users", `${process.pid}-${Date.now()}-${Math.random()}`), "");
-    users.push(...(await newUsers()));
+    // Its images are made once, so it is kept for the files that come later: until the run's main process lets go of it.
+    await writeFile(join(SHARED, "users", `${process.ppid}`), "");
   });
-  return engineAt(join(SHARED, "docker.sock"), async () => {
-    await locked(async () => {
-      const mine = users.pop();
-      if (mine !== undefined) await rm(join(SHARED, "users", mine), { force: true });
-      for (const name of await readdir(join(SHARED, "users"))) {
-        if (!isAlive(Number.parseInt(name, 10))) await rm(join(SHARED, "users", name), { force: true });
-      }
-      if ((await readdir(join(SHARED, "users"))).length === 0) await stopEngine();
-    });
-  });
+  return engineAt(join(SHARED, "docker.sock"), async () => {});
 }
 
-/** What this process holds. */
-const users: string[] = [];
-
-async function newUsers(): Promise<string[]> {
-  const names = await readdir(join(SHARED, "users"));
-  return names.filter((name) => name.startsWith(`${process.pid}-`) && !users.includes(name));
+/** For the end of a run, in its main process: stops the engine that its tests started, unless another run uses it. */
+export async function releaseDocker(): Promise<void> {
+  if (!existsSync(SHARED)) return;
+  await locked(async () => {
+    const users = join(SHARED, "users");
+    const names = await readdir(users).catch(() => []);
+    for (const name of names) {
+      if (Number(name) === process.pid || !isAlive(Number(name)))
+        await rm(join(users, name), { force: true });
+    }
+    if ((await readdir(users).catch(() => [])).length === 0) await stopEngine();
+  });
 }
 
 export function engineAt(socketPath: string, release: () => Promise<void>): TestEngine {
@@ -105,7 +105,7 @@ async function stopEngine(): Promise<void> {
   const pid = Number(await readFile(join(SHARED, "pid"), "utf8").catch(() => "0"));
   if (pid > 0 && isAlive(pid)) {
     process.kill(pid, "SIGTERM");
-    await eventually(() => !isAlive(pid), { withinMs: 20_000, everyMs: 50 });
+    await eventually(() => !isAlive(pid), { withinMs: STOP_WITHIN_MS, everyMs: 50 });
   }
   await rm(SHARED, { recursive: true, force: true });
 }
@@ -143,7 +143,7 @@ async function breakLock(): Promise<void> {
 
 export function answers(socketPath: string): Promise<boolean> {
   return new Promise((resolve) => {
-    const call = request({ socketPath, path: "/_ping", timeout: 2_000 }, (response) => {
+    const call = request({ socketPath, path: "/_ping", timeout: ANSWER_WITHIN_MS }, (response) => {
       response.resume();
       resolve(response.statusCode === 200);
     });

@@ -2,6 +2,7 @@
 import { execFileSync } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { TestProject } from "vitest/node";
+import { releaseDocker } from "./docker.ts";
 import { PostgresService } from "./postgres-service.ts";
 
 export default async function setup(project: TestProject): Promise<() => Promise<void>> {
@@ -11,6 +12,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   project.provide("postgresService", postgres.socketPath);
   return async () => {
     try {
+      await releaseDocker();
       await postgres.stop();
     } catch (error) {
       // The runner reports a failed teardown, but ends with 0.

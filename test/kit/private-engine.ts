@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { answers, engineAt, type TestEngine } from "./docker.ts";
 import { eventually } from "./eventually.ts";
 
-const START_WITHIN_MS = 40_000;
+const START_WITHIN_MS = 90_000;
 
 export interface PrivateEngineOptions {
   readonly diskMib: number;
@@ -56,7 +56,12 @@ export class PrivateEngine {
     const child = spawn("unshare", args, { stdio: ["ignore", log, log], detached: true });
     closeSync(log);
     this.pid = child.pid ?? 0;
-    this.running = new Promise((resolve) => child.once("exit", resolve));
+    this.running = new Promise<void>((resolve) => {
+      child.once("exit", () => {
+        this.pid = 0;
+        resolve();
+      });
+    });
     const isUp = () => answers(at("docker.sock"));
     await eventually(isUp, { withinMs: START_WITHIN_MS, everyMs: 100 }).catch((error) => {
       throw new Error(`${error}\n${readFileSync(at("dockerd.log"), "utf8").slice(-2_000)}`);
@@ -65,13 +70,12 @@ export class PrivateEngine {
 
   /** As a restart of the machine's service would, and its containers with it; `run` starts it again. */
   async stop(): Promise<void> {
-    process.kill(this.pid, "SIGTERM");
+    if (this.pid > 0) process.kill(this.pid, "SIGTERM");
     await this.running;
   }
 
   private async remove(): Promise<void> {
-    if (this.pid > 0 && (await answers(this.engine.socketPath))) process.kill(this.pid, "SIGTERM");
-    await this.running;
+    await this.stop();
     // Its data, and what a start that failed has left mounted.
     const mounts = readFileSync("/proc/self/mounts", "utf8").split("\n");
     const ours = mounts

@@ -1,5 +1,6 @@
 /** One of the built programs as a process of its own, which ends with the test run however that ends. */
 import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { systemClock } from "../../kit/clock.ts";
 
@@ -17,7 +18,7 @@ export interface RunningProgram {
 }
 
 /** A program that has not stopped by then is killed, and the test fails. */
-const STOP_WITHIN_MS = 15_000;
+const STOP_WITHIN_MS = 40_000;
 const MAX_LOG_CHARS = 4 * 1024 * 1024;
 
 /**
@@ -75,12 +76,22 @@ async function end(
   return how;
 }
 
-/** Whether a process of the program's group is left. */
+/** Whether a process of the program's group is left; not one that has ended, and that nobody has asked about yet. */
 export function hasProcesses({ pid }: RunningProgram): boolean {
   try {
     process.kill(-pid, 0);
-    return true;
   } catch {
     return false;
   }
+  if (!existsSync("/proc/self/stat")) return true;
+  return readdirSync("/proc").some((name) => {
+    if (!/^\d+$/.test(name)) return false;
+    try {
+      const stat = readFileSync(`/proc/${name}/stat`, "latin1");
+      const [state, , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+      return group === String(pid) && state !== "Z" && state !== "X";
+    } catch {
+      return false; // gone meanwhile
+    }
+  });
 }

@@ -2,7 +2,7 @@
 import { generateKeyPairSync } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Channel, credentials } from "@grpc/grpc-js";
-import { systemClock } from "../../kit/clock.ts";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 import { newId } from "../../kit/ids.ts";
 import { listen } from "../../kit/listen/listen.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -121,8 +121,9 @@ export async function startReplica(options: {
   listens?: boolean;
   /** Past a pooler; not set: `url`. */
   listenUrl?: string;
+  clock?: Clock;
 }): Promise<SessionReplica> {
-  const { url, world, listens = true, listenUrl = url } = options;
+  const { url, world, listens = true, listenUrl = url, clock = systemClock } = options;
   const replicaId = newId("replica");
   const signingKey = await newSigningKey();
   const pool = createPool({ url, max: 8, applicationName: `replica ${replicaId}` });
@@ -152,7 +153,7 @@ export async function startReplica(options: {
     },
     hands: { releaseSession: async (sessionId) => void released.push(sessionId) },
     defaultWorkspaceId: world.workspaceId,
-    clock: systemClock,
+    clock,
     hints: listens
       ? createHintListener({ url: listenUrl, applicationName: `listener ${replicaId}`, log })
       : undefined,
