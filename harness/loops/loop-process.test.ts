@@ -48,6 +48,21 @@ describe("a loop's program", () => {
     expect(await child.ended).toBe("it was ended by SIGKILL");
   });
 
+  it("is killed before its input ends, which it could take for an answer", async () => {
+    const { child, line } = await start("echo up; read -r _; echo more");
+    expect(await line()).toBe("up");
+    const { process: program } = child;
+    const kill = program.kill.bind(program);
+    let inputAtKill: boolean | undefined;
+    program.kill = (signal) => {
+      inputAtKill ??= child.stdin.destroyed || child.stdin.writableEnded;
+      return kill(signal);
+    };
+    await child.end();
+    expect(inputAtKill).toBe(false);
+    expect(await line()).toBeUndefined();
+  });
+
   it("keeps its watcher when it ends its own group politely", async () => {
     const { child, mark, line } = await start(
       `trap '' TERM; (while :; do sleep 1; done) & echo up; kill 0; sleep 60`,

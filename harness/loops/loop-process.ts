@@ -3,8 +3,11 @@
  * ended, and also when this harness is killed, whatever the program does.
  *
  * The group is watched from inside: its shell keeps one end of a pipe whose other end only this process holds. When that
- * closes, by `end` or by the death of the harness, the watcher removes the scratch directory and kills the group. What
- * leaves its group (`setsid`) is not reached.
+ * closes, by `end` or by the death of the harness, the watcher kills the program, removes the scratch directory and kills the
+ * group. What leaves its group (`setsid`) is not reached.
+ *
+ * A program that is not wanted any more never sees its input end before it is dead: it could take that for an answer, and go on
+ * by itself. (One whose harness dies is killed as soon as its watcher runs.)
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync } from "node:fs";
@@ -41,7 +44,7 @@ export function makeScratch(): string {
  * own group politely.
  */
 const WATCHED = [
-  `{ trap '' TERM HUP INT; read -r _ <&3; rm -rf -- "$1" "$2"; kill -9 "-$$"; } </dev/null >/dev/null 2>&1 &`,
+  `{ trap '' TERM HUP INT; read -r _ <&3; kill -9 "$$"; rm -rf -- "$1" "$2"; kill -9 "-$$"; } </dev/null >/dev/null 2>&1 &`,
   "shift 2; exec 3<&-",
   'exec "$@"',
 ].join("\n");
@@ -123,9 +126,9 @@ export class LoopProcess {
   }
 
   private async endAll(): Promise<void> {
+    if (!this.over) this.child.kill("SIGKILL");
     this.watched.destroy();
     this.stdin.destroy();
-    if (!this.over) this.child.kill("SIGKILL");
     await within(this.clock, END_WAIT_MS, this.ended, () => new Error("it does not end")).catch(() => {});
     await this.endGroup();
     for (const path of [this.scratch, this.leftover]) {

@@ -65,9 +65,11 @@ export class Conversation implements KeptChild {
   async end(): Promise<void> {
     this.over = true;
     this.stopWaiting();
+    // First of all: a hook that fails, or an input that ends, is an answer to a program that lives, and it would go on.
+    const gone = this.parts.endProgram();
     this.parts.results.fail(new Error("the program ends"));
     this.parts.prompts.end();
-    await this.parts.endProgram();
+    await gone;
   }
 
   /** Whether the program, as it stands, can go on with what the log says. */
