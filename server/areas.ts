@@ -8,6 +8,7 @@ import { AgentServiceHandler } from "./agent/service.ts";
 import type { AppDeps } from "./app.ts";
 import type { ServerConfig } from "./config.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
+import { createFileArea } from "./file/area.ts";
 import { createHandArea } from "./hand/area.ts";
 import { createHarnessArea } from "./harness/area.ts";
 import type { ServerMetrics } from "./http/metrics.ts";
@@ -60,19 +61,16 @@ export function createAreas(deps: AreaDeps): Area[] {
     loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
   });
   const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
-  const dispatch: HarnessDispatch = {
-    wake: (sessionId) => harness.dispatch.wake(sessionId),
-    async withdraw(sessionId, detail) {
-      await harness.dispatch.withdraw(sessionId, detail);
-      peer.tell({ case: "leaseWithdrawn", value: { sessionId, detail } });
-    },
-  };
+  const file = createFileArea({ store, defaultWorkspaceId, clock, log });
+  const dispatch = announcingDispatch(() => harness.dispatch, peer.tell);
   const session = createSessionArea({
     ...deps,
     ...store,
     agentRules: createAgentRules(store.agents),
     memory: memory.attachments,
     passPreviews: peer.passPreviews,
+    files: file.attachments,
+    filesChanged: async () => {},
     isAlone: peer.isAlone,
     dispatch,
     hands: {
@@ -113,7 +111,18 @@ export function createAreas(deps: AreaDeps): Area[] {
     calls: createMcpCalls({ calls: store.mcpCalls, log: sessionLog }),
   });
   const definitions = createDefinitions(deps, session, handControl);
-  return [session, hand, harness, memory, proxy, tunnel, vault, peer, ...definitions];
+  return [session, hand, harness, memory, file, proxy, tunnel, vault, peer, ...definitions];
+}
+
+/** A lease that is withdrawn here is so everywhere. */
+function announcingDispatch(dispatch: () => HarnessDispatch, tell: PeerArea["tell"]): HarnessDispatch {
+  return {
+    wake: (sessionId) => dispatch().wake(sessionId),
+    async withdraw(sessionId, detail) {
+      await dispatch().withdraw(sessionId, detail);
+      tell({ case: "leaseWithdrawn", value: { sessionId, detail } });
+    },
+  };
 }
 
 /** What is kept and told, and does nothing by itself. */

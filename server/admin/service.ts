@@ -43,7 +43,10 @@ import { createStatus } from "./status.ts";
 import { stopSessions } from "./stop-sessions.ts";
 
 export interface AdminDeps {
-  readonly store: Pick<Store, "apiKeys" | "audit" | "identities" | "joinTokens" | "replicas" | "workspaces">;
+  readonly store: Pick<
+    Store,
+    "apiKeys" | "audit" | "blobs" | "identities" | "joinTokens" | "replicas" | "workspaces"
+  >;
   readonly trees: SessionTrees;
   readonly handControl: Pick<HandControl, "disconnect">;
   /** A key stops working here at once; without an id, all are looked at anew. */
@@ -223,7 +226,8 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
     const named = namedWorkspace(principalOf(context), workspaceId) ?? this.deps.defaultWorkspaceId;
     const { sessions, ...counts } = found(await this.store.workspaces.usage(named), "workspace", named);
     const usage = Object.fromEntries(Object.entries(counts).map(([name, count]) => [name, BigInt(count)]));
-    return { sessions: BigInt(sessions), usage };
+    const { bytes } = await this.store.blobs.usage(named);
+    return { sessions: BigInt(sessions), usage, storedBytes: BigInt(bytes) };
   }
 
   async stopSessions({ workspaceId }: StopSessionsRequest, context: RpcContext) {

@@ -12,12 +12,14 @@ import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
+import { FileService } from "../../proto/gen/tendon/v1/file_service_pb.js";
 import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import { SessionResourceService } from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
@@ -95,6 +97,13 @@ const POLICY = new Map<string, Callers>([
     archiveEnvironment: CLIENT,
     deleteEnvironment: CLIENT,
   }),
+  ...rows(FileService, {
+    uploadFile: CLIENT,
+    getFile: CLIENT,
+    listFiles: CLIENT,
+    readFile: CLIENT,
+    deleteFile: CLIENT,
+  }),
   ...rows(HandAgentService, {
     enroll: ANYONE,
     connect: HAND_AGENT,
@@ -145,6 +154,12 @@ const POLICY = new Map<string, Callers>([
     forwardProxyAsk: PEER,
   }),
   ...rows(ProxyService, { connect: PROXY, openTunnel: PROXY }),
+  ...rows(SessionResourceService, {
+    createSessionResource: CLIENT,
+    getSessionResource: CLIENT,
+    listSessionResources: CLIENT,
+    deleteSessionResource: CLIENT,
+  }),
   ...rows(SessionService, {
     createSession: CLIENT,
     getSession: BRAIN,
@@ -244,12 +259,14 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   AgentService,
   CredentialService,
   EnvironmentService,
+  FileService,
   HandAgentService,
   HandService,
   HarnessService,
   MemoryService,
   PeerService,
   ProxyService,
+  SessionResourceService,
   SessionService,
   ThreadService,
   VaultService,

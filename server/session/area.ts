@@ -2,6 +2,7 @@
 import { notFound } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import { bindService } from "../../kit/rpc/service.ts";
+import { SessionResourceService } from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import type { Area } from "../ports/area.ts";
@@ -16,13 +17,16 @@ import type { RetentionStore } from "../store/retention.ts";
 import { CheckpointSigner } from "./checkpoint-signer.ts";
 import { Hub } from "./hub.ts";
 import { createSessionLog } from "./log.ts";
+import { type ResourceServiceDeps, ResourceServiceHandler } from "./resource-service.ts";
 import { Retention } from "./retention.ts";
 import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
 import { ThreadServiceHandler } from "./thread-service.ts";
 import { TreeEndings } from "./tree-endings.ts";
 import { TreeRelay } from "./tree-relay.ts";
 
-export interface SessionAreaDeps extends Omit<SessionServiceDeps, "hub" | "endings" | "relay"> {
+export interface SessionAreaDeps
+  extends Omit<SessionServiceDeps, "hub" | "endings" | "relay">,
+    Pick<ResourceServiceDeps, "sessionResources" | "filesChanged"> {
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
@@ -62,7 +66,11 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const retention = new Retention({ ...deps, erase: (sessionId) => handler.erase(sessionId) });
   return {
     name: "session",
-    services: [bindService(SessionService, handler), bindService(ThreadService, threadHandler)],
+    services: [
+      bindService(SessionService, handler),
+      bindService(SessionResourceService, new ResourceServiceHandler(deps)),
+      bindService(ThreadService, threadHandler),
+    ],
     retention,
     signer,
     parts: [

@@ -1,30 +1,40 @@
 /** What a new session is made of: the agent as it is now, and environments that may be used. */
-import { create, toJson, toJsonString } from "@bufbuild/protobuf";
+import { create, toJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
+import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Environment } from "../../proto/gen/tendon/v1/environment_pb.js";
-import { type Budget, BudgetSchema, SessionResourceSchema } from "../../proto/gen/tendon/v1/session_pb.js";
+import {
+  type Budget,
+  BudgetSchema,
+  type SessionResource,
+  SessionResourceSchema,
+} from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type CreateSessionRequest,
   CreateSessionRequestSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { AgentRules } from "../ports/agent-rules.ts";
+import type { FileAttachments } from "../ports/files.ts";
 import type { MemoryAttachments } from "../ports/memory.ts";
 import type { Principal } from "../ports/principal.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
+import { fileResource, resourcesText } from "./resources.ts";
 import { checkEmit } from "./rules.ts";
 import { checkVaults } from "./vault-check.ts";
 
 export interface CreationDeps {
+  readonly clock: Clock;
   readonly agentRules: AgentRules;
   readonly agents: Pick<AgentStore, "find">;
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
+  readonly files: FileAttachments;
   readonly memory: MemoryAttachments;
   readonly vaults: Pick<VaultStore, "findAll">;
 }
@@ -41,7 +51,7 @@ export async function newSession(
   const agent = await findAgent(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);
-  const given = await memoryStoresOf(deps, request, workspaceId);
+  const given = await givenResources(deps, request, workspaceId);
   return {
     sessionId: newId("session"),
     workspaceId,
@@ -59,21 +69,31 @@ export async function newSession(
   };
 }
 
-async function memoryStoresOf(
-  { memory }: Pick<CreationDeps, "memory">,
+/** In the order in which they were asked for. */
+async function givenResources(
+  { memory, files, clock }: Pick<CreationDeps, "memory" | "files" | "clock">,
   { resources }: CreateSessionRequest,
   workspaceId: string,
-): Promise<Pick<NewSession, "resources" | "memoryStoreIds">> {
-  const inputs = resources.flatMap(({ kind }, index) =>
+): Promise<Pick<NewSession, "resources" | "memoryStoreIds" | "files">> {
+  const storeInputs = resources.flatMap(({ kind }, index) =>
     kind.case === "memoryStore" ? [{ store: kind.value, field: `resources[${index}].memory_store` }] : [],
   );
-  const stores = await memory.attach(inputs, workspaceId);
-  const messages = stores.map((value) =>
-    create(SessionResourceSchema, { kind: { case: "memoryStore", value } }),
+  const fileInputs = resources.flatMap(({ kind }, index) =>
+    kind.case === "file" ? [{ file: kind.value, field: `resources[${index}].file` }] : [],
   );
+  const stores = await memory.attach(storeInputs, workspaceId);
+  const attachments = await files.attach(fileInputs, workspaceId);
+  const left = { stores: stores.values(), files: attachments.values() };
+  const messages = resources.flatMap(({ kind }): SessionResource[] => {
+    if (kind.case === "file") return [fileResource(left.files.next().value!, clock.nowMs())];
+    if (kind.case !== "memoryStore") return [];
+    const value = left.stores.next().value!;
+    return [create(SessionResourceSchema, { kind: { case: "memoryStore", value } })];
+  });
   return {
-    resources: JSON.stringify(messages.map((message) => toJson(SessionResourceSchema, message))),
+    resources: resourcesText(messages),
     memoryStoreIds: stores.map(({ memoryStoreId }) => memoryStoreId),
+    files: attachments.map(({ copy }) => copy),
   };
 }
 

@@ -3,6 +3,7 @@
 import type { SessionChain } from "../../kit/chain/event-hash.ts";
 import type { StatusName } from "./event-facts.ts";
 import type { Appended, NewEvent } from "./events.ts";
+import type { FileCopy } from "./files.ts";
 import type { Cursor, Page } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
@@ -78,6 +79,8 @@ export interface NewSession {
   readonly resources?: string;
   /** Of the stores among them. */
   readonly memoryStoreIds?: readonly string[];
+  /** Copies of the files among them, made with the session. NOT_FOUND when an original is gone. */
+  readonly files?: readonly FileCopy[];
   /** Appended with the session, as a client. */
   readonly events: readonly NewEvent[];
   readonly request: RequestIdClaim;

@@ -15,6 +15,7 @@ import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { createAgentRules } from "../../server/agent/agent-rules.ts";
+import { createFileAttachments } from "../../server/file/attachments.ts";
 import { createAttachments } from "../../server/memory/attachments.ts";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
@@ -27,12 +28,14 @@ import { createCheckpointStore } from "../../server/store/postgres/checkpoints.t
 import { createClientCallStore } from "../../server/store/postgres/client-calls.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
+import { createFileStore } from "../../server/store/postgres/files.ts";
 import { createHintListener } from "../../server/store/postgres/head-hints.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
 import { createMemoryStoreStore } from "../../server/store/postgres/memory-stores.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
+import { createSessionResourceStore } from "../../server/store/postgres/session-resources.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { createThreadStore } from "../../server/store/postgres/threads.ts";
 import { createVaultStore } from "../../server/store/postgres/vaults.ts";
@@ -146,6 +149,9 @@ export async function startReplica(options: {
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
     memory: createAttachments(createMemoryStoreStore(pool)),
+    files: createFileAttachments(createFileStore(pool)),
+    sessionResources: createSessionResourceStore(pool),
+    filesChanged: async () => {},
     vaults: createVaultStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),

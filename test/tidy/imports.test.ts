@@ -11,6 +11,7 @@ const AREAS = [
   "hand",
   "agent",
   "environment",
+  "file",
   "memory",
   "mcp",
   "vault",

@@ -25,6 +25,8 @@ export interface ApiRoute {
   readonly method: "GET" | "POST" | "DELETE";
   /** Segments of the form `{name}` match any one segment. */
   readonly path: string;
+  /** A form of parts, which the handler reads from the exchange: no other body, and no answer that is kept for repeats. */
+  readonly isForm?: true;
   /** Throws a TendonError for what the caller can act on. */
   handle(call: ApiCall): Promise<ApiAnswer>;
 }

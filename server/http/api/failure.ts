@@ -15,7 +15,7 @@ const ERROR_CODES: Partial<Record<Reason, string>> = {
 };
 
 export function apiFailure(error: TendonError, requestId: string): ApiFailure {
-  const { httpStatus: status, httpType: type } = REASONS[error.reason];
+  const { status, type } = kindOf(error);
   const code = codeOf(error);
   const { message, field } = fieldWords(error.message, error.metadata.field);
   const details = {
@@ -35,7 +35,24 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
   };
 }
 
-function codeOf({ reason, metadata }: TendonError): string | undefined {
+/** Clients repeat every 429 by themselves; a full storage stays full. */
+function kindOf(error: TendonError): { status: number; type: string } {
+  const { httpStatus, httpType } = REASONS[error.reason];
+  return isFull(error)
+    ? { status: 400, type: "invalid_request_error" }
+    : { status: httpStatus, type: httpType };
+}
+
+function isFull({ reason, metadata }: TendonError): boolean {
+  return reason === "LIMIT_EXCEEDED" && metadata.limit === "blob_bytes";
+}
+
+function codeOf(error: TendonError): string | undefined {
+  if (isFull(error)) return "storage_quota_exceeded";
+  return codeOfReason(error);
+}
+
+function codeOfReason({ reason, metadata }: TendonError): string | undefined {
   if (reason === "NOT_FOUND" && metadata.resource === "environment") return "environment_not_found";
   return metadata.error_code ?? ERROR_CODES[reason];
 }

@@ -2,7 +2,7 @@
 
 /** Steps that the contract has and JSON does not. */
 const STEPS =
-  /^spec\.|\.payload(?=[.[]|$)|\.(?:hand_toolset|custom|mcp_toolset|brain_toolset|memory_store)(?=\.)/g;
+  /^spec\.|\.payload(?=[.[]|$)|\.(?:hand_toolset|custom|mcp_toolset|brain_toolset|memory_store|file)(?=\.)/g;
 
 /** The message of a failure and the field that it is about. */
 export function fieldWords(message: string, field: string | undefined) {

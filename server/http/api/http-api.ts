@@ -64,9 +64,10 @@ class HttpApi {
     }
     // Before its body is read, and before anything is told about what is here.
     if (credentialText(request).trim() === "") throw new TendonError("UNAUTHENTICATED", "show an API key");
-    const body = method === "POST" ? await readBody(exchange) : new RequestBody("");
+    const isForm = match.route.isForm === true;
+    const body = method === "POST" && !isForm ? await readBody(exchange) : new RequestBody("");
     const call = this.callOf(exchange, match.params, body);
-    if (method !== "POST") return this.run(match.route, call);
+    if (method !== "POST" || isForm) return this.run(match.route, call);
     const stored = await this.replays.answer(
       {
         credential: credentialText(request),

@@ -4,9 +4,11 @@ import { agentRoutes } from "./agents/agents.ts";
 import type { ApiRoute } from "./api-route.ts";
 import { environmentRoutes } from "./environments/environments.ts";
 import { eventRoutes } from "./events/events.ts";
+import { fileRoutes } from "./files/files.ts";
 import { memoryRoutes } from "./memory/memories.ts";
 import { memoryStoreRoutes } from "./memory/memory-stores.ts";
 import { memoryVersionRoutes } from "./memory/memory-versions.ts";
+import { resourceRoutes } from "./sessions/resources.ts";
 import { sessionRoutes } from "./sessions/sessions.ts";
 import { threadRoutes } from "./threads/threads.ts";
 import { credentialRoutes } from "./vaults/credentials.ts";
@@ -17,10 +19,12 @@ export function apiRoutes(clock: Clock): ApiRoute[] {
     ...agentRoutes(),
     ...environmentRoutes(),
     ...sessionRoutes(clock),
+    ...resourceRoutes(),
     ...eventRoutes(clock),
     ...threadRoutes(clock),
     ...vaultRoutes(),
     ...credentialRoutes(clock),
+    ...fileRoutes(),
     ...memoryStoreRoutes(),
     ...memoryRoutes(),
     ...memoryVersionRoutes(),

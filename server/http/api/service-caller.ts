@@ -6,6 +6,7 @@ import {
   create,
   type DescMessage,
   type DescMethod,
+  type DescMethodClientStreaming,
   type DescMethodServerStreaming,
   type DescMethodUnary,
   type Message,
@@ -76,6 +77,21 @@ export class ServiceCaller {
     }
   }
 
+  /** `requests` is read as the method asks for it. */
+  async upload<I extends DescMessage, O extends DescMessage>(
+    method: DescMethodClientStreaming<I, O>,
+    requests: AsyncIterable<MessageInitShape<I>>,
+  ): Promise<MessageShape<O>> {
+    const { context, over } = this.context(method);
+    try {
+      const inputs = messagesOf(method.input, requests);
+      return (await this.pipeline.single(method, this.find(method), inputs, context)) as MessageShape<O>;
+    } finally {
+      context.end();
+      over();
+    }
+  }
+
   async *stream<I extends DescMessage, O extends DescMessage>(
     method: DescMethodServerStreaming<I, O>,
     request: MessageInitShape<I>,
@@ -106,4 +122,11 @@ export class ServiceCaller {
     else signal.addEventListener("abort", gone, { once: true });
     return { context, over: () => signal.removeEventListener("abort", gone) };
   }
+}
+
+async function* messagesOf(
+  schema: DescMessage,
+  requests: AsyncIterable<unknown>,
+): AsyncGenerator<Message, void, undefined> {
+  for await (const request of requests) yield create(schema, request as never) as Message;
 }

@@ -14,6 +14,7 @@ import { traces } from "./0012-traces.ts";
 import { vaults } from "./0013-vaults.ts";
 import { speculativeHands } from "./0014-speculative-hands.ts";
 import { mcpCalls } from "./0015-mcp-calls.ts";
+import { files } from "./0016-files.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -34,4 +35,5 @@ export const migrations: readonly Migration[] = [
   vaults,
   speculativeHands,
   mcpCalls,
+  files,
 ];

@@ -17,12 +17,7 @@ export function createBlobStore(pool: Pool): BlobStore {
       return row && { workspaceId, sha256, sizeBytes: row.size_bytes };
     },
     read: (request) => readBlob(pool, request),
-    refer: ({ workspaceId, sha256, owner }) =>
-      inTransaction(pool, async (transaction) => {
-        const row = await findRow(transaction, workspaceId, sha256, "for key share");
-        if (row) await addReference(transaction, row.blob_id, owner);
-        return row !== undefined;
-      }),
+    refer: (request) => inTransaction(pool, (transaction) => referToBlob(transaction, request)),
     release: (request) => inTransaction(pool, (transaction) => releaseBlobs(transaction, request)),
     async usage(workspaceId) {
       const { bytes, limit } = await usage(pool, workspaceId);
@@ -72,8 +67,19 @@ function checkRoom(used: number, more: number, limit: number): void {
   );
 }
 
+/** What else the transaction does that makes a blob; what one of them throws leaves nothing. */
+export interface BlobCompanions {
+  /** Before anything of the blob is locked. */
+  readonly before?: (transaction: Transaction) => Promise<void>;
+  readonly after?: (transaction: Transaction, blob: BlobRecord) => Promise<void>;
+}
+
 /** Chunks are written as they come, each by itself; the last transaction makes them a blob. */
-async function writeBlob(pool: Pool, write: BlobWrite): Promise<BlobRecord> {
+export async function writeBlob(
+  pool: Pool,
+  write: BlobWrite,
+  also: BlobCompanions = {},
+): Promise<BlobRecord> {
   const { workspaceId, maxBytes } = write;
   const { limit, bytes: used } = await usage(pool, workspaceId);
   const { rows } = await pool.query<{ blob_id: number }>(
@@ -101,8 +107,13 @@ async function writeBlob(pool: Pool, write: BlobWrite): Promise<BlobRecord> {
     if (write.sha256 !== undefined && write.sha256 !== sha256.toString("hex")) {
       throw invalidField("sha256", `the bytes have the digest ${sha256.toString("hex")}`);
     }
-    await inTransaction(pool, (transaction) => finish(transaction, write, { blobId, sha256, sizeBytes }));
-    return { workspaceId, sha256: sha256.toString("hex"), sizeBytes };
+    const blob = { workspaceId, sha256: sha256.toString("hex"), sizeBytes };
+    await inTransaction(pool, async (transaction) => {
+      await also.before?.(transaction);
+      await finish(transaction, write, { blobId, sha256, sizeBytes });
+      await also.after?.(transaction, blob);
+    });
+    return blob;
   } catch (error) {
     // Erased by the next purge. If the last transaction was committed after all, this finds nothing.
     await pool
@@ -177,25 +188,47 @@ async function* readBlob(
   }
 }
 
+/** One more owner, as part of another noun's transaction; false when the workspace has no such bytes. */
+export async function referToBlob(
+  transaction: Transaction,
+  { workspaceId, sha256, owner }: Parameters<BlobStore["refer"]>[0],
+): Promise<boolean> {
+  const row = await findRow(transaction, workspaceId, sha256, "for key share");
+  if (row) await addReference(transaction, row.blob_id, owner);
+  return row !== undefined;
+}
+
 /** Also as part of another noun's transaction; the chunks themselves are erased by `purge`. */
-export async function releaseBlobs(
+export function releaseBlobs(
   transaction: Transaction,
   { workspaceId, owner, sha256 }: Parameters<BlobStore["release"]>[0],
 ): Promise<void> {
+  return releaseBlobsOf(transaction, { workspaceId, owners: [owner], sha256 });
+}
+
+export async function releaseBlobsOf(
+  transaction: Transaction,
+  {
+    workspaceId,
+    owners,
+    sha256,
+  }: { workspaceId: string; owners: readonly string[]; sha256?: string | undefined },
+): Promise<void> {
+  if (owners.length === 0) return;
   // In the order in which writes lock, and blobs by their ids, so that of two last owners one sees that it is the last.
   await transaction.query("select 1 from blob_usage where workspace_id = $1 for update", [workspaceId]);
   const { rows } = await transaction.query<BlobRow & { last: boolean }>(
     `select blob_id, size_bytes from blobs
        where workspace_id = $1 and ($3::bytea is null or sha256 = $3) and sha256 is not null
-         and blob_id in (select blob_id from blob_references where owner = $2)
+         and blob_id in (select blob_id from blob_references where owner = any($2))
        order by blob_id for update`,
-    [workspaceId, owner, sha256 === undefined ? null : Buffer.from(sha256, "hex")],
+    [workspaceId, owners, sha256 === undefined ? null : Buffer.from(sha256, "hex")],
   );
   if (rows.length === 0) return;
   const blobIds = rows.map((row) => row.blob_id);
-  await transaction.query("delete from blob_references where owner = $2 and blob_id = any($1)", [
+  await transaction.query("delete from blob_references where owner = any($2) and blob_id = any($1)", [
     blobIds,
-    owner,
+    owners,
   ]);
   await transaction.query(
     `with gone as (

@@ -7,6 +7,7 @@ import { endedCall } from "../open-calls.ts";
 import type { ChangedSession } from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
 import { addCopied, EVENT_COLUMNS } from "./copied-events.ts";
+import { forkFiles } from "./files.ts";
 import { type LogStanding, standingOf } from "./log-standing.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -145,6 +146,7 @@ async function finishFork(
        select $1, slot, tools_digest from session_slots where session_id = $2`,
     [sessionId, originSessionId],
   );
+  await forkFiles(transaction, { workspaceId, sessionId });
   const standing = await standingOf(transaction, sessionId);
   const payload = JSON.stringify({ origin_session_id: originSessionId, position });
   const events = [

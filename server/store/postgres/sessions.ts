@@ -10,6 +10,7 @@ import type { NewSession, SessionList, SessionRecord, SessionStore } from "../se
 import { appendWithin } from "./append-within.ts";
 import { releaseBlobs } from "./blobs.ts";
 import { eraseLog, giveUpLog } from "./erase-log.ts";
+import { copyFiles, releaseFilesOf } from "./files.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -211,6 +212,7 @@ async function create(transaction: Transaction, session: NewSession) {
       [sessionId, session.memoryStoreIds],
     );
   }
+  await copyFiles(transaction, { workspaceId, sessionId }, session.files ?? []);
   const appended =
     session.events.length === 0
       ? undefined
@@ -339,8 +341,14 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
 /** The row first: nobody can append any more. Events hang on it by their id alone and follow in batches. */
 async function erase(pool: Pool, sessionId: string): Promise<boolean> {
   const erased = await inTransaction(pool, async (transaction) => {
+    const found = await transaction.query(
+      "select 1 from sessions where session_id = $1 and archived_at is not null for update",
+      [sessionId],
+    );
+    if (found.rowCount === 0) return false;
+    await releaseFilesOf(transaction, sessionId);
     const { rows } = await transaction.query<{ workspace_id: string }>(
-      "delete from sessions where session_id = $1 and archived_at is not null returning workspace_id",
+      "delete from sessions where session_id = $1 returning workspace_id",
       [sessionId],
     );
     const workspaceId = rows[0]?.workspace_id;

@@ -11,6 +11,7 @@ import { createCredentialStore } from "./credentials.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
+import { createFileStore } from "./files.ts";
 import { createHandAgentStore } from "./hand-agents.ts";
 import { createHandStore } from "./hands.ts";
 import { createIdentityStore } from "./identities.ts";
@@ -25,6 +26,7 @@ import type { Pool } from "./pool.ts";
 import { createReplicaStore } from "./replicas.ts";
 import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
+import { createSessionResourceStore } from "./session-resources.ts";
 import { createSessionStore } from "./sessions.ts";
 import { createThreadStore } from "./threads.ts";
 import { createVaultStore } from "./vaults.ts";
@@ -49,6 +51,7 @@ export function createPostgresStore(pool: Pool): Store {
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),
+    files: createFileStore(pool),
     handAgents: createHandAgentStore(pool),
     hands: createHandStore(pool),
     identities: createIdentityStore(pool),
@@ -62,6 +65,7 @@ export function createPostgresStore(pool: Pool): Store {
     replicas: createReplicaStore(pool),
     requestIds: createRequestIdStore(pool),
     retention: createRetentionStore(pool),
+    sessionResources: createSessionResourceStore(pool),
     sessions: createSessionStore(pool),
     threads: createThreadStore(pool),
     vaults: createVaultStore(pool),

@@ -1342,6 +1342,13 @@ export declare type GetWorkspaceUsageResponse = Message<"tendon.v1.GetWorkspaceU
    * @generated from field: int64 sessions = 2;
    */
   sessions: bigint;
+
+  /**
+   * Bytes of stored files that count against the workspace's limit; bytes that several share count once.
+   *
+   * @generated from field: int64 stored_bytes = 3;
+   */
+  storedBytes: bigint;
 };
 
 /**

@@ -7,6 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { Agent } from "./agent_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { AttachedMemoryStore, MemoryStoreInput } from "./memory_pb.js";
+import type { AttachedFile } from "./file_pb.js";
 import type { AttachedGitRepository, GitRepositoryInput } from "./git_pb.js";
 
 /**
@@ -250,7 +251,7 @@ export declare const TreeStateSchema: GenMessage<TreeState>;
  */
 export declare type SessionResource = Message<"tendon.v1.SessionResource"> & {
   /**
-   * Id of those that can be changed by themselves; empty for memory stores.
+   * Id with the prefix `sesrsc_` of those that can be changed by themselves; empty for memory stores.
    *
    * @generated from field: string id = 1;
    */
@@ -269,6 +270,14 @@ export declare type SessionResource = Message<"tendon.v1.SessionResource"> & {
      */
     value: AttachedMemoryStore;
     case: "memoryStore";
+  } | {
+    /**
+     * A file.
+     *
+     * @generated from field: tendon.v1.AttachedFile file = 3;
+     */
+    value: AttachedFile;
+    case: "file";
   } | {
     /**
      * A git repository.
@@ -307,6 +316,14 @@ export declare type SessionResourceInput = Message<"tendon.v1.SessionResourceInp
     case: "memoryStore";
   } | {
     /**
+     * A file of the workspace; at most 500 of them.
+     *
+     * @generated from field: tendon.v1.FileInput file = 2;
+     */
+    value: FileInput;
+    case: "file";
+  } | {
+    /**
      * A git repository that hands get a clone of; at most 16 of them.
      *
      * @generated from field: tendon.v1.GitRepositoryInput git_repository = 3;
@@ -321,6 +338,34 @@ export declare type SessionResourceInput = Message<"tendon.v1.SessionResourceInp
  * Use `create(SessionResourceInputSchema)` to create a new message.
  */
 export declare const SessionResourceInputSchema: GenMessage<SessionResourceInput>;
+
+/**
+ * A file to give to a session.
+ *
+ * @generated from message tendon.v1.FileInput
+ */
+export declare type FileInput = Message<"tendon.v1.FileInput"> & {
+  /**
+   * The file.
+   *
+   * @generated from field: string file_id = 1;
+   */
+  fileId: string;
+
+  /**
+   * Where hands have it: a path below `/mnt/session/uploads`, whether it names that or not (`/data.csv` is
+   * `/mnt/session/uploads/data.csv`). Empty: the file's id is its name there.
+   *
+   * @generated from field: string mount_path = 2;
+   */
+  mountPath: string;
+};
+
+/**
+ * Describes the message tendon.v1.FileInput.
+ * Use `create(FileInputSchema)` to create a new message.
+ */
+export declare const FileInputSchema: GenMessage<FileInput>;
 
 /**
  * Limits over a session and its threads. Zero means no limit of that kind. They are looked at before each model request:

@@ -2,23 +2,18 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { invalidField } from "../../../../kit/errors.ts";
 import { elementsOf, memberText } from "../../../../kit/json-slices.ts";
-import { MemoryAccess } from "../../../../proto/gen/tendon/v1/memory_pb.js";
-import {
-  type Budget,
-  BudgetSchema,
-  type SessionResourceInputSchema,
-} from "../../../../proto/gen/tendon/v1/session_pb.js";
+import { type Budget, BudgetSchema } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import type { CreateSessionRequestSchema } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventInput } from "../events/event-input.ts";
 import { type Fields, fieldsOf } from "../fields.ts";
 import { metadataPatch } from "../metadata.ts";
 import type { RequestBody } from "../request-body.ts";
+import { resourceInput } from "./resource-input.ts";
 
 const INITIAL_TYPES = new Set(["user.message", "user.define_outcome"]);
 const MAX_CENTS = 1_000_000_000_000;
 
 type CreateSession = Extract<MessageInitShape<typeof CreateSessionRequestSchema>, { $typeName?: never }>;
-type ResourceInput = MessageInitShape<typeof SessionResourceInputSchema>;
 
 /** All but the agent. */
 export function newSessionRequest({ fields, text }: RequestBody): CreateSession {
@@ -38,7 +33,7 @@ export function newSessionRequest({ fields, text }: RequestBody): CreateSession 
     title: fields.text("title") ?? "",
     metadata: metadataPatch(fields),
     vaultIds: [...(fields.texts("vault_ids") ?? [])],
-    resources: (fields.objects("resources") ?? []).map(resourceOf),
+    resources: (fields.objects("resources") ?? []).map(resourceInput),
     initialEvents: initialEventsOf(text, fields),
     ...(budget && { budget: budgetOf(budget) }),
   };
@@ -67,23 +62,6 @@ export function agentChoice(fields: Fields): AgentChoice {
     agentId: agent.requiredText("id"),
     agentVersion: agent.integer("version") ?? 0,
     overrides: type === "agent_with_overrides" ? agent : undefined,
-  };
-}
-
-function resourceOf(resource: Fields): ResourceInput {
-  const type = resource.word("type", ["memory_store", "file", "github_repository"]);
-  if (type !== "memory_store")
-    throw invalidField(resource.at("type"), "only memory stores are offered by this build");
-  const access = resource.word("access", ["read_write", "read_only"]);
-  return {
-    kind: {
-      case: "memoryStore",
-      value: {
-        memoryStoreId: resource.requiredText("memory_store_id"),
-        access: access === "read_only" ? MemoryAccess.READ_ONLY : MemoryAccess.READ_WRITE,
-        instructions: resource.text("instructions") ?? "",
-      },
-    },
   };
 }
 

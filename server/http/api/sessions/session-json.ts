@@ -1,16 +1,15 @@
 /** A session as existing clients know it (pure). */
 import { timestampMs } from "@bufbuild/protobuf/wkt";
-import { MemoryAccess } from "../../../../proto/gen/tendon/v1/memory_pb.js";
 import {
   type Budget,
   type Session,
-  type SessionResource,
   SessionStatus,
   StopReason,
   type Usage,
 } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionAgentJson } from "../agents/agent-json.ts";
 import { timeJson } from "../time-json.ts";
+import { resourceJson } from "./resource-json.ts";
 
 const NANO_USD_PER_CENT = 10_000_000n;
 
@@ -51,20 +50,6 @@ export const STATUSES: Readonly<Record<string, SessionStatus>> = {
 export function statusJson({ status, stopReason }: Pick<Session, "status" | "stopReason">): string {
   if (status === SessionStatus.IDLE && stopReason === StopReason.WAITING_FOR_THREADS) return "running";
   return Object.keys(STATUSES).find((word) => STATUSES[word] === status) ?? "idle";
-}
-
-export function resourceJson({ kind }: SessionResource) {
-  if (kind.case !== "memoryStore") return { type: "unknown" };
-  const { memoryStoreId, access, instructions, name, description, mountPath } = kind.value;
-  return {
-    type: "memory_store",
-    memory_store_id: memoryStoreId,
-    access: access === MemoryAccess.READ_ONLY ? "read_only" : "read_write",
-    instructions,
-    name: name || null,
-    description,
-    mount_path: mountPath || null,
-  };
 }
 
 /** Since it was made, until it was archived. */

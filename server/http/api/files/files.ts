@@ -1,0 +1,116 @@
+/** `/v1/files`. */
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { invalidField, TendonError } from "../../../../kit/errors.ts";
+import {
+  FileService,
+  type UploadFileRequestSchema,
+} from "../../../../proto/gen/tendon/v1/file_service_pb.js";
+import type { ApiAnswer, ApiCall, ApiRoute } from "../api-route.ts";
+import { route } from "../api-route.ts";
+import { limitOf, pageOf, valuesOf } from "../list-query.ts";
+import { type FormPart, readForm } from "../multipart.ts";
+import { fileJson } from "./file-json.ts";
+
+const MOST = 1000;
+/** A file, and around it little. */
+const MAX_REQUEST_BYTES = 501 * 1024 * 1024;
+const SECONDS = /^\d{1,9}$/;
+
+const { method } = FileService;
+
+export function fileRoutes(): ApiRoute[] {
+  const path = "/v1/files/{file_id}";
+  const one = ({ params }: ApiCall) => ({ fileId: params.file_id! });
+  return [
+    { ...route("POST", "/v1/files", uploadFile), isForm: true },
+    route("GET", "/v1/files", listFiles),
+    route("GET", path, async (call) => {
+      const { file } = await call.services.call(method.getFile, one(call));
+      return fileJson(file!);
+    }),
+    { method: "GET", path: `${path}/content`, handle: downloadFile },
+    route("DELETE", path, async (call) => {
+      await call.services.call(method.deleteFile, one(call));
+      return { id: call.params.file_id, type: "file_deleted" };
+    }),
+  ];
+}
+
+async function uploadFile({ services, exchange, requestId }: ApiCall) {
+  const length = Number(exchange.request.headers["content-length"] ?? 0);
+  if (length > MAX_REQUEST_BYTES)
+    throw new TendonError("MESSAGE_TOO_LARGE", `the body has more than ${MAX_REQUEST_BYTES} bytes`);
+  const form = readForm(exchange.request, { files: 1, fields: 8 });
+  try {
+    const { file } = await services.upload(method.uploadFile, uploadOf(form, requestId));
+    return fileJson(file!);
+  } finally {
+    void form.return(undefined);
+  }
+}
+
+/** Fields may come before the file and after it. */
+async function* uploadOf(
+  form: AsyncGenerator<FormPart>,
+  requestId: string,
+): AsyncGenerator<MessageInitShape<typeof UploadFileRequestSchema>> {
+  let expiresInSeconds = 0n;
+  let hasFile = false;
+  for await (const part of form) {
+    if (part.kind === "field") {
+      if (part.name !== "expires_in_seconds") throw invalidField(part.name, "is not a field here");
+      if (!SECONDS.test(part.value)) throw invalidField(part.name, "must be a whole number of seconds");
+      expiresInSeconds = BigInt(part.value);
+      continue;
+    }
+    if (part.name !== "file") throw invalidField(part.name, "is not a field here");
+    hasFile = true;
+    const { filename, mimeType, bytes } = part;
+    yield { kind: { case: "start", value: { requestId, filename, mimeType } } };
+    for await (const value of bytes) yield { kind: { case: "chunk", value } };
+  }
+  if (!hasFile) throw invalidField("file", "is required");
+  yield { kind: { case: "end", value: { expiresInSeconds } } };
+}
+
+async function listFiles({ services, query }: ApiCall) {
+  const { files, nextPageToken } = await services.call(method.listFiles, {
+    pageSize: limitOf(query, MOST),
+    pageToken: pageOf(query),
+    sessionId: query.get("scope_id") ?? "",
+    fileIds: [...valuesOf(query, "ids")],
+  });
+  return { data: files.map(fileJson), next_page: nextPageToken || null };
+}
+
+async function downloadFile({ services, params, exchange, signal }: ApiCall): Promise<ApiAnswer> {
+  const fileId = params.file_id!;
+  const { file } = await services.call(method.getFile, { fileId });
+  const { filename, mimeType, sizeBytes } = file!;
+  const { request, response } = exchange;
+  const content = services.stream(method.readFile, { fileId });
+  // Before the head is sent: what cannot be read is a failure, not half an answer.
+  const first = request.method === "HEAD" ? undefined : await content.next();
+  response.writeHead(200, {
+    "content-type": mimeType,
+    "content-length": String(sizeBytes),
+    "content-disposition": `attachment; filename*=UTF-8''${encodeURIComponent(nameOf(filename))}`,
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+  });
+  if (first === undefined || first.done) response.end();
+  else await pipeline(Readable.from(chunksOf(first.value.chunk, content)), response, { signal });
+  return { written: true };
+}
+
+async function* chunksOf(first: Uint8Array, rest: AsyncIterable<{ chunk: Uint8Array }>) {
+  yield first;
+  for await (const { chunk } of rest) yield chunk;
+}
+
+/** Outputs are named by their paths. */
+function nameOf(filename: string): string {
+  return filename.slice(filename.lastIndexOf("/") + 1);
+}

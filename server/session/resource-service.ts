@@ -1,0 +1,97 @@
+/** SessionResourceService: what a session was given, while it lives. */
+import { contentHash } from "../../kit/canonical-json.ts";
+import type { Clock } from "../../kit/clock.ts";
+import { invalidField, notFound } from "../../kit/errors.ts";
+import { isId } from "../../kit/ids.ts";
+import { refuseNul } from "../../kit/nul.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
+import {
+  type CreateSessionResourceRequest,
+  CreateSessionResourceRequestSchema,
+  type DeleteSessionResourceRequest,
+  type GetSessionResourceRequest,
+  type ListSessionResourcesRequest,
+  type SessionResourceService,
+} from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
+import type { FileAttachments } from "../ports/files.ts";
+import { maySee, principalOf } from "../ports/principal.ts";
+import { resourcesOf } from "../ports/session-message.ts";
+import type { SessionResourceStore } from "../store/session-resources.ts";
+import type { SessionRecord, SessionStore } from "../store/sessions.ts";
+import { fileResource } from "./resources.ts";
+
+export interface ResourceServiceDeps {
+  readonly sessions: Pick<SessionStore, "find">;
+  readonly sessionResources: SessionResourceStore;
+  readonly files: FileAttachments;
+  /** What the session was given has changed: its hands are brought up to date. Does not reject, and is not waited for long. */
+  readonly filesChanged: (sessionId: string) => Promise<void>;
+  readonly clock: Clock;
+}
+
+export class ResourceServiceHandler implements ServiceImplementation<typeof SessionResourceService> {
+  private readonly deps: ResourceServiceDeps;
+
+  constructor(deps: ResourceServiceDeps) {
+    this.deps = deps;
+  }
+
+  async createSessionResource(request: CreateSessionResourceRequest, context: RpcContext) {
+    const { sessionId, requestId } = request;
+    const session = await this.find(sessionId, context);
+    const kind = request.resource?.kind;
+    if (kind?.case !== "file")
+      throw invalidField("resource", "a living session is given files alone; all else when it is made");
+    refuseNul(requestId, "request_id");
+    const inputs = [{ file: kind.value, field: "resource.file" }];
+    const attach = (there: readonly SessionResource[]) =>
+      this.deps.files.attach(inputs, session.workspaceId, pathsOf(there));
+    const [attachment] = await attach(resourcesOf(session.resources));
+    const resource = await this.deps.sessionResources.addFile({
+      sessionId,
+      workspaceId: session.workspaceId,
+      resource: fileResource(attachment!, this.deps.clock.nowMs()),
+      copy: attachment!.copy,
+      check: (there) => this.deps.files.checkPlace(attachment!.attached.mountPath, pathsOf(there)),
+      request: {
+        requestId,
+        contentHash: contentHash(CreateSessionResourceRequestSchema, { ...request, requestId: "" }),
+      },
+    });
+    await this.deps.filesChanged(sessionId);
+    return { resource };
+  }
+
+  async getSessionResource({ sessionId, resourceId }: GetSessionResourceRequest, context: RpcContext) {
+    const session = await this.find(sessionId, context);
+    const resource = resourcesOf(session.resources).find(({ id }) => id === resourceId);
+    if (resource === undefined) throw notFound("session resource", resourceId);
+    return { resource };
+  }
+
+  async listSessionResources({ sessionId }: ListSessionResourcesRequest, context: RpcContext) {
+    return { resources: resourcesOf((await this.find(sessionId, context)).resources) };
+  }
+
+  async deleteSessionResource({ sessionId, resourceId }: DeleteSessionResourceRequest, context: RpcContext) {
+    await this.find(sessionId, context);
+    await this.deps.sessionResources.removeFile(sessionId, resourceId);
+    await this.deps.filesChanged(sessionId);
+    return {};
+  }
+
+  private async find(sessionId: string, context: RpcContext): Promise<SessionRecord> {
+    if (isId("thread", sessionId))
+      throw invalidField("session_id", "a thread has what the session at its root was given");
+    const session = sessionId.includes("\0") ? undefined : await this.deps.sessions.find(sessionId);
+    if (session === undefined || !maySee(principalOf(context), session.workspaceId))
+      throw notFound("session", sessionId);
+    return session;
+  }
+}
+
+function pathsOf(resources: readonly SessionResource[]): string[] {
+  return resources.flatMap(({ kind }) => (kind.case === "file" ? [kind.value.mountPath] : []));
+}

@@ -1,0 +1,21 @@
+/** What sessions were given, changed while they live. */
+import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
+import type { FileCopy } from "./files.ts";
+import type { RequestIdClaim } from "./request-ids.ts";
+
+export interface SessionResourceStore {
+  /**
+   * Adds a file with its copy; `check` is told what the session has, and what it throws refuses. A repeat returns what the
+   * first added. NOT_FOUND, SESSION_ARCHIVED, REQUEST_ID_REUSED.
+   */
+  addFile(request: {
+    readonly sessionId: string;
+    readonly workspaceId: string;
+    readonly resource: SessionResource;
+    readonly copy: FileCopy;
+    readonly check: (there: readonly SessionResource[]) => void;
+    readonly request: RequestIdClaim;
+  }): Promise<SessionResource>;
+  /** With its copy. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for what is no file. */
+  removeFile(sessionId: string, resourceId: string): Promise<void>;
+}
