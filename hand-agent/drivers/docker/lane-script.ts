@@ -88,7 +88,11 @@ real_dir() {
   enter "$P"
   M=$(LC_ALL=C mkdir -m 700 -- "./$D" 2>&1) || {
     [ -L "./$D" ] && explain "./$D"
-    [ -d "./$D" ] || { [ -e "./$D" ] && exit 12; why "$M"; }
+    [ -d "./$D" ] || {
+      [ -e "./$D" ] && exit 12
+      case $M in *'ile exists'*) exit 10 ;; esac
+      why "$M"
+    }
   }
   P=$(pwd -P)/$D
 }
