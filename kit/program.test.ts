@@ -52,7 +52,7 @@ async function readAll(fd: number): Promise<number> {
     }
     return true;
   };
-  await eventually(check, { withinMs: 30_000, everyMs: 1 });
+  await eventually(check, { withinMs: 60_000, everyMs: 1 });
   return total;
 }
 

@@ -229,7 +229,7 @@ describe("sessions", () => {
     const isRunning = async (id: string) =>
       (await json<{ status: string }>("session", "get", id)).status === "SESSION_STATUS_RUNNING";
     await eventually(async () => (await isRunning(ids[0]!)) && (await isRunning(ids[1]!)), {
-      withinMs: 20_000,
+      withinMs: 60_000,
     });
     expect((await installation.tendon(["session", "stop", ids[0]!])).stdout).toBe("1 of 1 stopped\n");
     expect(await isRunning(ids[1]!)).toBe(true);
@@ -295,7 +295,7 @@ describe("programs started by themselves", () => {
         );
         return hand_agents.some(({ name, online }) => name === "second" && online);
       },
-      { withinMs: 30_000 },
+      { withinMs: 60_000 },
     );
     expect(
       installation

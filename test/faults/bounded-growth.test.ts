@@ -219,7 +219,7 @@ test(
       [old] = await Promise.all([writeGeneration(replica, () => world.newSession(), workspaceId), purging]);
       if (generation > 0) {
         // A busy machine may keep Postgres from it for longer than a generation takes.
-        await eventually(async () => (await vacuumsOfEvents()) > vacuums, { withinMs: 30_000, everyMs: 100 });
+        await eventually(async () => (await vacuumsOfEvents()) > vacuums, { withinMs: 60_000, everyMs: 100 });
       }
       sizes.push(await bytesOfTables());
     }

@@ -194,6 +194,6 @@ async function startHarness(): Promise<RunningProgram> {
     ANTHROPIC_BASE_URL: rig.api.url,
   });
   programs.push(program);
-  await eventually(() => rig.server.hellos.length > before, { withinMs: 30_000 });
+  await eventually(() => rig.server.hellos.length > before, { withinMs: 60_000 });
   return program;
 }

@@ -109,7 +109,7 @@ async function rested(sessionId: string): Promise<Event[]> {
       const { session } = await sessions.getSession({ sessionId });
       return session?.status === SessionStatus.IDLE && !session.hasWork;
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
   return (await sessions.getEvents({ sessionId, limit: 1_000 })).events;
 }

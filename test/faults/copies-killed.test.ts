@@ -28,7 +28,7 @@ test("a tree that is being copied when agent or server is killed changes nothing
     const call = hands().copyIn();
     await call.send({ kind: { case: "target", value: target } });
     await call.send({ kind: { case: "chunk", value: next.subarray(0, 1_000_000) } });
-    await eventually(isStaged, { withinMs: 30_000 });
+    await eventually(isStaged, { withinMs: 60_000 });
     await running.program(victim).end("SIGKILL");
     const failed = call.end().then(
       () => "no error",

@@ -46,7 +46,7 @@ function startProxy(failpoints: string): RunningProgram {
 
 const connected = () =>
   eventually(async () => (await rig.server.client(AdminService).getStatus({})).proxies.length === PROXIES, {
-    withinMs: 30_000,
+    withinMs: 60_000,
   });
 
 /** Three proxies, of which each is killed at the point, once; who comes after a dead one is killed no more. */

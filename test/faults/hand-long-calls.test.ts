@@ -37,7 +37,7 @@ async function agentGenerations(): Promise<number[]> {
 }
 
 async function isRunning(tag: string): Promise<void> {
-  await eventually(async () => (await faults.runsOf(tag)) === 1, { withinMs: 20_000 });
+  await eventually(async () => (await faults.runsOf(tag)) === 1, { withinMs: 60_000 });
 }
 
 /** Stands still until the returned function is called. */
@@ -134,7 +134,7 @@ describe("whoever goes away holding a call (R3, R8)", () => {
       everyMs: 100,
     });
     const untilMs = performance.now() + trials(6_000, 15_000);
-    await eventually(() => performance.now() > untilMs, { withinMs: 20_000, everyMs: 200 });
+    await eventually(() => performance.now() > untilMs, { withinMs: 60_000, everyMs: 200 });
     const [error, ...more] = await errors();
     expect(more).toEqual([]);
     expect(JSON.parse(error?.payload ?? "{}")).toMatchObject({

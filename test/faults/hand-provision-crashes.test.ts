@@ -103,7 +103,7 @@ test(`${HANDS} hands asked for at once while agent and server die again and agai
   expect((await Promise.all(indexes.map(ask))).map(({ id }) => id)).toEqual(ids);
   expect(await livingHands()).toEqual(ids.toSorted());
   await eventually(async () => expect(await onDisk()).toEqual(ids.toSorted()), {
-    withinMs: 30_000,
+    withinMs: 60_000,
     everyMs: 200,
   });
 

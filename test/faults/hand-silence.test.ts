@@ -54,7 +54,7 @@ async function start(): Promise<void> {
     network.atServer,
   );
   const url = `http://127.0.0.1:${await network.door(port)}`;
-  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 45_000 });
+  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 60_000 });
   const adminKey = (await readFile(join(dataDir, "admin.key"), "utf8")).trim();
   connection = dial({ url, token: () => adminKey, proxy: {} });
   await connection

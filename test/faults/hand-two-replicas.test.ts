@@ -51,7 +51,7 @@ async function startReplica(databaseUrl: string) {
     TENDON_PORT: String(port),
     TENDON_PEER_URL: url,
   });
-  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 45_000 });
+  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 60_000 });
   return { url, port, dataDir, program };
 }
 
@@ -66,7 +66,7 @@ async function asAdmin({ url, dataDir }: { url: string; dataDir: string }) {
 async function knowsPeers(url: string, count: number): Promise<void> {
   const pattern = new RegExp(`^tendon_peer_replicas ${count}$`, "m");
   await eventually(async () => pattern.test(await (await fetch(`${url}/metrics`)).text()), {
-    withinMs: 20_000,
+    withinMs: 60_000,
   });
 }
 
@@ -93,7 +93,7 @@ test.each(Array.from({ length: trials(1, 5) }, (_, index) => index + 1))(
       TENDON_JOIN_TOKEN: secret,
       TENDON_HAND_AGENT_DATA_DIR: agentDir,
     });
-    await eventually(() => agent.log().includes('"connected"'), { withinMs: 30_000 });
+    await eventually(() => agent.log().includes('"connected"'), { withinMs: 60_000 });
 
     const tools = [{ kind: { case: "handToolset" as const, value: {} } }];
     const made = await admin.client(AgentService).createAgent({ spec: { name: "two", tools } });

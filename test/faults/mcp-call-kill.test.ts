@@ -61,9 +61,9 @@ describe("a proxy that is killed", () => {
           TENDON_FAILPOINTS: `${point}=kill`,
         });
         const proxyUrl = await eventually(() => /"url":"(http:[^"]+)"/.exec(dying.log())?.[1], {
-          withinMs: 20_000,
+          withinMs: 60_000,
         });
-        await eventually(async () => (await fetch(`${proxyUrl}/healthz`)).ok, { withinMs: 20_000 });
+        await eventually(async () => (await fetch(`${proxyUrl}/healthz`)).ok, { withinMs: 60_000 });
         await session.post(call(tool), { toolUseId, proxyUrl }).catch(() => undefined);
         expect(await dying.ended).toBe("SIGKILL");
         const result = await resultOf(session, tool, toolUseId);

@@ -169,7 +169,7 @@ async function expectKeptAndRun(pool: Pool, { sessionId, events, positions }: Se
       expect(log.filter(({ type }) => type === "agent.message")).toHaveLength(1);
       return true;
     },
-    { withinMs: 30_000, everyMs: 50 },
+    { withinMs: 60_000, everyMs: 50 },
   );
 }
 

@@ -84,7 +84,7 @@ describe("threads", () => {
       await faults.platform.start(program);
       const sessionId = session!.id;
       await eventually(async () => (await stopReason(sessionId)) === StopReason.END_TURN, {
-        withinMs: 45_000,
+        withinMs: 60_000,
       });
       const log = await faults.events(sessionId);
       const own = log.filter(({ threadId }) => threadId === "");

@@ -103,7 +103,7 @@ test(
         }
       })().catch((error: unknown) => failed.push(error));
     }
-    await eventually(() => watching === WATCHERS, { withinMs: 30_000 });
+    await eventually(() => watching === WATCHERS, { withinMs: 60_000 });
     for (let round = 1; round <= ROUNDS; round++) {
       // Half of the appends are at the server that does not have the watcher.
       const writers = servers.map(sessionsAt);

@@ -61,7 +61,7 @@ async function allHeld(sessionId: string): Promise<void> {
       const { tree } = await rig.get(sessionId);
       return tree?.liveThreads === THREADS && tree.running === 0 && tree.atBudget === THREADS + 1;
     },
-    { withinMs: 20_000 },
+    { withinMs: 60_000 },
   );
 }
 
@@ -72,7 +72,7 @@ describe("a budget of a tree", () => {
     const lead = await fanOut("tokens", () => rounds);
     const sessionId = await rig.talk(lead, "go", { budget: { maxTokens: BigInt(cap) } });
     await eventually(async () => (await spentTokens(sessionId).catch(() => 0)) > cap / 3, {
-      withinMs: 20_000,
+      withinMs: 60_000,
     });
     await rig.restart();
     await allHeld(sessionId);
@@ -96,7 +96,7 @@ describe("a budget of a tree", () => {
 
     rounds = 0;
     await rig.sessions.updateSession({ sessionId, budget: { maxTokens: BigInt(cap * 10) } });
-    await rig.rested(sessionId, StopReason.END_TURN, 20_000);
+    await rig.rested(sessionId, StopReason.END_TURN, 60_000);
     expect(payloads(await rig.log(sessionId), "agent.message").at(-1)).toMatchObject({
       content: [{ text: "All finished." }],
     });

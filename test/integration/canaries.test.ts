@@ -308,7 +308,7 @@ const rested = (sessionId: string) =>
       const { session } = await platform.client(SessionService).getSession({ sessionId });
       return session!.status === SessionStatus.IDLE && !session!.hasWork;
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 
 /** Writes down what there is to see at each place; gives the paths to search. */

@@ -61,7 +61,7 @@ test("uses that could not be written wait, hold further use up when they are too
     record("a.example.com");
     expect(() => journal.requireRoom()).toThrow(CredentialRefusal);
     late = await startServer({ databaseUrl: database.url, settings: { TENDON_PORT: String(port) } });
-    await eventually(async () => (await count("credential.inject")).entries === 5_000, { withinMs: 25_000 });
+    await eventually(async () => (await count("credential.inject")).entries === 5_000, { withinMs: 60_000 });
     await eventually(() => journal.requireRoom() === undefined && true);
   } finally {
     await journal.stop();
@@ -138,7 +138,7 @@ test("a token that comes while the server is away is stored when it is back, and
     await eventually(() => far.refreshes.length === 1);
     restarting = await start();
     const again = restarting.client(VaultService, key);
-    const tried = await eventually(() => again.validateCredential({ credentialId }), { withinMs: 30_000 });
+    const tried = await eventually(() => again.validateCredential({ credentialId }), { withinMs: 60_000 });
     expect(tried).toMatchObject({ validity: CredentialValidity.VALID, httpStatus: 200 });
     expect(far.refreshes.map(({ outcome }) => outcome)).toEqual(["granted"]);
   } finally {

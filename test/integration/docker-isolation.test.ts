@@ -243,7 +243,7 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
           const port = await listenOn(gateway);
           const { stdout } = await promisify(execFile)(process.execPath, ["-e", script(gateway, port)]);
           expect(stdout).toBe("reached\n");
-          expect(await say(reach(gateway, port))).toBe("timed out");
+          expect(await say(reach(gateway, port, 1_500))).toBe("timed out");
           expect(await say(reach(WORLD.far, PORT))).toBe("reached");
         });
         await rig.driver.close();
@@ -265,7 +265,7 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
             await a.say(`until [ "$(${reach("127.0.0.1", 9001)})" = reached ]; do :; done; echo up`),
           ).toBe("up");
           const address = `node -e "console.log(require('os').networkInterfaces().eth0[0].address)"`;
-          expect(await b.say(reach(await a.say(address), 9001))).toMatch(
+          expect(await b.say(reach(await a.say(address), 9001, 1_500))).toMatch(
             /timed out|EHOSTUNREACH|ECONNREFUSED/,
           );
         });
@@ -302,11 +302,11 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
   });
 });
 
-function script(host: string, port: number): string {
-  return `const s=require("net").connect({host:"${host}",port:${port},timeout:1500});let t="";s.on("data",(d)=>t+=d);s.on("end",()=>console.log(t));s.on("timeout",()=>{console.log("timed out");s.destroy()});s.on("error",(e)=>console.log(e.code))`;
+function script(host: string, port: number, withinMs = 60_000): string {
+  return `const s=require("net").connect({host:"${host}",port:${port},timeout:${withinMs}});let t="";s.on("data",(d)=>t+=d);s.on("end",()=>console.log(t));s.on("timeout",()=>{console.log("timed out");s.destroy()});s.on("error",(e)=>console.log(e.code))`;
 }
 
-/** Says what a connection brings, or why there is none. */
-function reach(host: string, port: number): string {
-  return `node -e '${script(host, port)}'`;
+/** Says what a connection brings, or why there is none. Where nothing answers at all, `withinMs` need not be long. */
+function reach(host: string, port: number, withinMs?: number): string {
+  return `node -e '${script(host, port, withinMs)}'`;
 }

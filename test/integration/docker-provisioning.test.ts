@@ -148,7 +148,7 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
       const before = setUp;
       const first = await rig.provision(newId("first"), spec);
       expect(first.isSetUp).toBe(false);
-      await eventually(() => setUp === before + 2, { withinMs: 20_000 });
+      await eventually(() => setUp === before + 2, { withinMs: 60_000 });
       const hands = await Promise.all([1, 2, 3].map((n) => rig.provision(newId(`claim${n}`), spec)));
       expect(hands.map(({ isSetUp }) => isSetUp).sort()).toEqual([false, true, true]);
       const workdirs = await Promise.all(
@@ -193,7 +193,7 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
       });
       // Nobody has asked for one for as long as one may wait: the pool ends with its last.
       await eventually(async () => (await waitingOf("short")).length === 0 && old !== "", {
-        withinMs: 20_000,
+        withinMs: 60_000,
       });
       for (const each of [first, hand, other]) await each.destroy();
     });

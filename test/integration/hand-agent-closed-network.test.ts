@@ -91,7 +91,7 @@ describe.skipIf(why !== undefined)(
       child.stdout!.setEncoding("utf8").on("data", (text) => {
         said += text;
       });
-      const port = await eventually(() => /^port (\d+)$/m.exec(said)?.[1], { withinMs: 20_000 });
+      const port = await eventually(() => /^port (\d+)$/m.exec(said)?.[1], { withinMs: 60_000 });
       return { address: `${network.serverAddress}:${port}`, said: () => said.trim().split("\n").slice(1) };
     }
 
@@ -124,7 +124,7 @@ describe.skipIf(why !== undefined)(
         TENDON_CA_FILE: certificates.caFile,
         TENDON_LOG_LEVEL: "trace",
       });
-      await server.connection(0, 20_000);
+      await server.connection(0, 60_000);
       await server.provision("hand_1");
       server.bash("s/1", "hand_1", "echo from behind a proxy; env; ls /proc/self/fd");
       const { content } = await server.result("s/1");
@@ -162,7 +162,7 @@ describe.skipIf(why !== undefined)(
             .split("\n")
             .find((each) => each.includes("againInMs")),
         {
-          withinMs: 20_000,
+          withinMs: 60_000,
         },
       );
       expect((JSON.parse(line) as { msg: string }).msg).toMatch(
@@ -183,7 +183,7 @@ describe.skipIf(why !== undefined)(
             .split("\n")
             .find((each) => each.includes("againInMs")),
         {
-          withinMs: 20_000,
+          withinMs: 60_000,
         },
       );
       expect((JSON.parse(line) as { msg: string }).msg).toMatch(/certificate/);
@@ -196,7 +196,7 @@ describe.skipIf(why !== undefined)(
       await startAgent({ HTTPS_PROXY: `http://${proxy.address}` }, [
         ...["unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script, "sh"],
       ]);
-      await server.connection(0, 20_000);
+      await server.connection(0, 60_000);
       await server.provision("hand_1");
       server.bash("s/1", "hand_1", "echo trusted");
       expect((await server.result("s/1")).content).toContain("trusted");

@@ -61,7 +61,7 @@ describe("an agent that is told to stop", () => {
 
   async function startWithCall(drainMs: number, command: string): Promise<AgentProgram> {
     const program = await start(drainMs);
-    await server.connection(0, 20_000);
+    await server.connection(0, 60_000);
     await server.provision("hand_1");
     server.bash("s/1", "hand_1", command);
     await eventually(() => server.outputOf("s/1").length > 0);
@@ -113,7 +113,7 @@ describe("an agent that is told to stop", () => {
     expect(performance.now() - began).toBeLessThan(promised(10_000));
     server.notStoring.clear();
     await start(300);
-    await server.connection(1, 20_000);
+    await server.connection(1, 60_000);
     expect(outcome(await server.result("s/1"))).toBe("CANCELLED");
     expect(commandsWith("7655.3")).toEqual([]);
   });
@@ -125,8 +125,8 @@ describe("an agent that is told to stop", () => {
     for (const signal of ["SIGINT", "SIGTERM"] as const) program.process.kill(signal);
     expect([130, 143]).toContain(await program.ended);
     await start(300);
-    await server.connection(1, 20_000);
-    expect(outcome(await server.result("s/1", 20_000))).toBe("UNKNOWN");
+    await server.connection(1, 60_000);
+    expect(outcome(await server.result("s/1", 60_000))).toBe("UNKNOWN");
     await eventually(() => commandsWith("7656.3").length === 0);
   });
 });

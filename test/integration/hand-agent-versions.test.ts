@@ -82,7 +82,7 @@ describe("with this server", () => {
     const running = collect(rig.harness.execute(call), () => {
       outputs += 1;
     });
-    await eventually(() => outputs > 0, { withinMs: 20_000 });
+    await eventually(() => outputs > 0, { withinMs: 60_000 });
     relay.cut();
     const { result, output } = await running;
     const lines = Array.from({ length: 20 }, (_, i) => `${i + 1}\n`).join("");

@@ -84,7 +84,7 @@ test("a call survives the death of the server: the same id gets the rest and one
   await started.platform.start("server");
   const again = started.platform.client(HandService);
   const { output, result } = await eventually(() => follow(again, { handId, executionId: "e1", command }), {
-    withinMs: 45_000,
+    withinMs: 60_000,
   });
   expect(output).toBe(Array.from({ length: 60 }, (_, i) => `line ${i + 1}\n`).join(""));
   expect(outcome(result)).toBe("COMPLETED");

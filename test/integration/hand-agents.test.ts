@@ -181,8 +181,8 @@ describe("connections", () => {
       const frozenAt = performance.now();
       relay.freeze();
       await eventually(() => rig.area.connectedAgents() === 0);
-      // The heartbeat timeout, one beat, and what a busy machine may add.
-      expect(performance.now() - frozenAt).toBeLessThan(promised(2_500 + 200 + 2_000));
+      // The heartbeat timeout and one beat.
+      expect(performance.now() - frozenAt).toBeLessThan(promised(8_000 + 200));
       await eventually(() => rig.listener.connections <= 1);
       await agent.disconnect();
       await agent.connect();

@@ -69,11 +69,11 @@ test("a caller that goes away there is missed here: what was there stays, and th
   await call.send({ kind: { case: "target", value: { handId, path: "f" } } });
   await call.send({ kind: { case: "chunk", value: randomBytes(1_000_000) } });
   await eventually(async () => (await listed()).some((entry) => entry.includes(".tendon-")), {
-    withinMs: 20_000,
+    withinMs: 60_000,
   });
   call.cancel();
   await eventually(async () => !(await listed()).some((entry) => entry.includes(".tendon-")), {
-    withinMs: 20_000,
+    withinMs: 60_000,
   });
   expect((await copyOut(hands(a), { handId, path: "f" })).toString()).toBe("whole");
 });
@@ -83,13 +83,13 @@ test("an agent that stops in the midst of a copy ends it as unavailable, and the
   await call.send({ kind: { case: "target", value: { handId, path: "f" } } });
   await call.send({ kind: { case: "chunk", value: randomBytes(100_000) } });
   await eventually(async () => (await listed()).some((entry) => entry.includes(".tendon-")), {
-    withinMs: 20_000,
+    withinMs: 60_000,
   });
   await agent.stop();
   expect(await reasonOf(call.end())).toBe("UNAVAILABLE");
   await startAgent("not needed again");
   const again = () => copyIn(hands(b), { handId, path: "f" }, Buffer.from("second"));
-  await eventually(() => again().then(() => true), { withinMs: 30_000 });
+  await eventually(() => again().then(() => true), { withinMs: 60_000 });
   expect((await copyOut(hands(b), { handId, path: "f" })).toString()).toBe("second");
 });
 
@@ -103,7 +103,7 @@ test("a hand-over that is asked there reaches the agent here, which refuses the 
     (
       agent as unknown as { parts: { hands: { statuses(): { ownerNumber: bigint }[] } } }
     ).parts.hands.statuses()[0];
-  await eventually(() => noted()!.ownerNumber === 2n, { withinMs: 15_000 });
+  await eventually(() => noted()!.ownerNumber === 2n, { withinMs: 60_000 });
   expect(await reasonOf(copyOut(hands(a), { handId, path: "f" }))).toBe("ROLE_NOT_ALLOWED");
   const read = copyOut(hands(b), { handId, path: "f", reason: "to see" });
   expect((await read).toString()).toBe("second");

@@ -48,7 +48,7 @@ test("a flood to a reader that never reads delays no other call, and ends all th
   }
   // The result does not wait for the reader: it is in the log after the stall bound and the time the bytes need.
   await eventually(async () => (await session.events("agent.tool_result")).length === 12, {
-    withinMs: 15_000,
+    withinMs: 60_000,
   });
   expect(agent.isOnline).toBe(true);
   neverRead.cancel();
@@ -83,7 +83,7 @@ test("a reader that comes after megabytes gets them from the byte it asks for (X
   left.catch(() => {});
   await eventually(() => agent.runs.size === 1);
   abort.abort();
-  await eventually(() => rig.area.bufferedBytes() >= RING_BYTES, { withinMs: 15_000 });
+  await eventually(() => rig.area.bufferedBytes() >= RING_BYTES, { withinMs: 60_000 });
   const again = collect(rig.harness.execute({ ...call, fromOffset: 16n }));
   again.catch(() => {});
   await eventually(() => agent.resumeOffsets.length >= 2);

@@ -137,7 +137,7 @@ async function idle(sessionId: string, times = 1): Promise<Event[]> {
         ? events
         : undefined;
     },
-    { withinMs: 20_000 },
+    { withinMs: 60_000 },
   );
 }
 

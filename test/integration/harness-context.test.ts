@@ -37,7 +37,7 @@ describe("old results of tools", () => {
     await start(longTurn, { maxInputTokens: 8_000 });
     const context = { window_tokens: 8_000, compact: false, trim_results: { keep_chars: 50 } };
     const session = rig.talk("work to 14", longAgent(context));
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(spoken(session)).toEqual(["done at step 14"]);
     expect(rig.api.refusals).toEqual([]);
     const trims = changes(session);
@@ -60,7 +60,7 @@ describe("old results of tools", () => {
   it("stay where the agent says so, or nothing much would become free", async () => {
     await start(longTurn, { maxInputTokens: 100_000 });
     const session = rig.talk("work to 12", longAgent({ compact: false, trim_results: false }));
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(changes(session)).toEqual([]);
     const all = bodies();
     expect(all.slice(1).every((body, i) => isExtended(all[i]!, body))).toBe(true);
@@ -123,7 +123,7 @@ describe("a talk that fills the window", () => {
   it("keeps system messages, which hold on, and what the user said last word for word", async () => {
     await start();
     const session = rig.talk("work to 4", longAgent({ compact: { keep_percent: 0 } }));
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     const text = (words: string) => ({ content: [{ type: "text", text: words }] });
     session.send(
       { type: "user.message", payload: text("In blue ink, work to 20") },
@@ -175,10 +175,10 @@ describe("a request that the model API refuses as too long", () => {
   it("because one message alone is larger than the window leads to an answer all the same", async () => {
     await start();
     const session = rig.talk(`work to 0 ${"much text ".repeat(4_000)}`, longAgent());
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(spoken(session)).toEqual(["done at step 0"]);
     session.say("work to 2");
-    await rested(session, 2, 30_000);
+    await rested(session, 2, 60_000);
     expect(spoken(session).at(-1)).toBe("done at step 2");
   });
 
@@ -186,20 +186,20 @@ describe("a request that the model API refuses as too long", () => {
     await start(longTurn, { maxInputTokens: 300 });
     const system = "You are thorough. ".repeat(100);
     const session = rig.talk("work to 3", { ...longAgent(), system });
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(stopReasons(session)).toEqual(["retries_exhausted"]);
     expect(errorsOf(session).at(-1)).toBe("compaction_limit_reached_error");
     expect(rig.api.requests.length).toBeLessThan(20);
     const before = rig.api.requests.length;
     session.say("again");
-    await rested(session, 2, 30_000);
+    await rested(session, 2, 60_000);
     expect(rig.api.requests.length).toBeGreaterThan(before);
   });
 
   it("is an ordinary failure for an agent that wants no summaries", async () => {
     await start();
     const session = rig.talk("work to 25", longAgent({ compact: false, trim_results: false }));
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(stopReasons(session)).toEqual(["retries_exhausted"]);
     expect(errorsOf(session).at(-1)).toBe("model_request_failed_error");
     expect(changes(session)).toEqual([]);
@@ -241,7 +241,7 @@ describe("a summary", () => {
     expect(changes(session)).toEqual([]);
     hold.open();
     session.say("work to 17");
-    await rested(session, 2, 30_000);
+    await rested(session, 2, 60_000);
     expect(spoken(session)).toEqual(["done at step 17"]);
     expect(rig.api.refusals).toEqual([]);
   });
@@ -254,7 +254,7 @@ describe("a summary", () => {
       return { kind: "http_failure", status: 529, errorType: "overloaded_error", message: "Overloaded" };
     });
     const session = rig.talk("work to 16", longAgent({ trim_results: false }));
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(spoken(session)).toEqual(["done at step 16"]);
     expect(errorsOf(session)).toEqual(["model_overloaded_error", "model_overloaded_error"]);
     expect(changes(session)[0]).toMatchObject({ change: "compacted", made_by: "model" });
@@ -310,10 +310,10 @@ describe("session_history", () => {
   const lookUp = async (input: object) => {
     await start(asks(input));
     const session = rig.talk("work to 8", agent());
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     expect(changes(session).length).toBeGreaterThan(0);
     session.say("look it up");
-    await rested(session, 2, 30_000);
+    await rested(session, 2, 60_000);
     const { content, is_error } = session.payloads("agent.tool_result").at(-1)!;
     return { session, isError: is_error, text: (content as { text: string }[])[0]!.text };
   };
@@ -339,10 +339,10 @@ describe("session_history", () => {
   it("shows nothing of internal, no spans, no events of clients' own types, and no message that waits", async () => {
     await start(asks({ limit: 50 }));
     const session = rig.talk("work to 3", agent());
-    await rested(session, 1, 30_000);
+    await rested(session, 1, 60_000);
     session.send({ type: "acme.noted", payload: { secret: "for clients" } });
     session.say("look it up");
-    await rested(session, 2, 30_000);
+    await rested(session, 2, 60_000);
     const [{ text }] = session.payloads("agent.tool_result").at(-1)!.content as [{ text: string }];
     expect(text).toContain("user.message");
     expect(text).toContain("agent.tool_use");

@@ -85,7 +85,7 @@ async function handsOf(sessionId: string, includeEnded = true) {
 function handIsReady(sessionId: string): Promise<string> {
   return eventually(
     async () => (await handsOf(sessionId)).find(({ state }) => state === HandState.READY)?.id,
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 }
 
@@ -96,7 +96,7 @@ function rested(sessionId: string): Promise<Event[]> {
       const isResting = session?.status === SessionStatus.IDLE && !session.hasWork;
       return isResting ? log(sessionId) : undefined;
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 }
 
@@ -106,7 +106,7 @@ function released(sessionId: string): Promise<Record<string, unknown>> {
       const event = (await log(sessionId)).find(({ type }) => type === "hand.released");
       return event && (JSON.parse(event.payload) as Record<string, unknown>);
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 }
 
@@ -200,7 +200,7 @@ it(
     const handId = await handIsReady(sessionId);
     await platform.program("harness").end("SIGKILL");
     await platform.start("harness");
-    await eventually(() => scripts.get("killed")?.length === 0, { withinMs: 30_000 });
+    await eventually(() => scripts.get("killed")?.length === 0, { withinMs: 60_000 });
     first.open();
     second.open();
     const events = await rested(sessionId);

@@ -233,7 +233,7 @@ describe("a harness that is held up", () => {
     });
     await rig.harness.stop();
     const { child } = startProgram({ ANTHROPIC_API_KEY: rig.api.apiKey, ANTHROPIC_BASE_URL: rig.api.url });
-    await eventually(() => rig.server.hellos.length === 2, { withinMs: 20_000 });
+    await eventually(() => rig.server.hellos.length === 2, { withinMs: 60_000 });
     const session = rig.talk("hi");
     await rig.api.received(1);
     child.kill("SIGSTOP");
@@ -257,10 +257,10 @@ describe("the harness program", () => {
     await start();
     await rig.harness.stop();
     const { child, log } = startProgram({});
-    await eventually(() => rig.server.hellos.at(-1)?.modelSource === "demo", { withinMs: 20_000 });
+    await eventually(() => rig.server.hellos.at(-1)?.modelSource === "demo", { withinMs: 60_000 });
     expect(log()).toContain("scripted demo");
     const session = rig.talk("run: uname -a");
-    await rested(session, 1, 20_000);
+    await rested(session, 1, 60_000);
     expect(rig.server.runs.size).toBe(1);
     child.kill("SIGTERM");
     const [code] = await once(child, "exit");
@@ -271,9 +271,9 @@ describe("the harness program", () => {
     await start({ model: { apiKey: "sk-secret", script: () => turn(["real"]) } });
     await rig.harness.stop();
     const { child, log } = startProgram({ ANTHROPIC_API_KEY: "sk-secret", ANTHROPIC_BASE_URL: rig.api.url });
-    await eventually(() => rig.server.hellos.at(-1)?.modelSource === "gateway", { withinMs: 20_000 });
+    await eventually(() => rig.server.hellos.at(-1)?.modelSource === "gateway", { withinMs: 60_000 });
     const session = rig.talk("hi");
-    await rested(session, 1, 20_000);
+    await rested(session, 1, 60_000);
     expect(spoken(session)).toEqual(["real"]);
     expect(log()).not.toMatch(/demo|sk-secret/);
     child.kill("SIGTERM");

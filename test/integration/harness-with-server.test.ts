@@ -65,7 +65,7 @@ async function callRuns(sessionId: string): Promise<void> {
       const seen = types(await log(sessionId));
       return seen.includes("hand.provisioned") && seen.includes("agent.tool_use");
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 }
 
@@ -73,7 +73,7 @@ const types = (events: readonly Event[]) => events.map(({ type }) => type);
 const idles = (events: readonly Event[]) =>
   types(events).filter((type) => type === "session.status_idle").length;
 
-async function idle(sessionId: string, times = 1, withinMs = 30_000): Promise<Event[]> {
+async function idle(sessionId: string, times = 1, withinMs = 60_000): Promise<Event[]> {
   return eventually(
     async () => {
       const events = await log(sessionId);

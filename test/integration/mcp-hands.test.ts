@@ -46,7 +46,7 @@ async function startAgent(): Promise<void> {
     TENDON_HAND_AGENT_ISOLATION: "none",
     TENDON_HAND_AGENT_MCP_FILE: join(dir, "mcp.json"),
   });
-  await eventually(() => rig.area.connectedAgents() === 1, { withinMs: 20_000 });
+  await eventually(() => rig.area.connectedAgents() === 1, { withinMs: 60_000 });
 }
 
 const sessionOf = async (driver: string, more: Record<string, unknown> = {}) =>

@@ -25,7 +25,7 @@ beforeAll(async () => {
     stdio: "ignore",
   });
   rig = await startMcpRig();
-  await eventually(() => fetch(url).catch(() => undefined), { withinMs: 20_000 });
+  await eventually(() => fetch(url).catch(() => undefined), { withinMs: 60_000 });
 });
 afterAll(async () => {
   await rig?.stop();

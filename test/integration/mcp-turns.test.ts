@@ -70,7 +70,7 @@ async function idle(sessionId: string, times = 1): Promise<Event[]> {
       const idles = events.filter(({ type }) => type === "session.status_idle");
       return idles.length >= times ? events : undefined;
     },
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
 }
 

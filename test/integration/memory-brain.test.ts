@@ -119,7 +119,7 @@ async function rested(sessionId: string): Promise<void> {
       const { session } = await sessions.getSession({ sessionId });
       return session?.status === SessionStatus.IDLE && !session.hasWork;
     },
-    { withinMs: 20_000 },
+    { withinMs: 60_000 },
   );
 }
 

@@ -69,7 +69,7 @@ async function restedLog(platform: Platform, sessionId: string, turns: number) {
       if (idle.length < turns) throw new Error(`not at rest: ${events.map(({ type }) => type).join(" ")}`);
       return events;
     },
-    { withinMs: 40_000, everyMs: 100 },
+    { withinMs: 60_000, everyMs: 100 },
   );
 }
 

@@ -89,7 +89,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("an MCP server behind a han
       undefined,
       network.inside,
     );
-    await eventually(async () => (await admin.getStatus({})).handAgentsOnline === 1, { withinMs: 20_000 });
+    await eventually(async () => (await admin.getStatus({})).handAgentsOnline === 1, { withinMs: 60_000 });
   }
 
   const sessionFor = (url: string, vaultIds: string[] = []) =>

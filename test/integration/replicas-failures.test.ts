@@ -46,7 +46,7 @@ afterAll(async () => {
 
 async function reaches(count: number): Promise<void> {
   const pattern = new RegExp(`^tendon_peer_replicas ${count}$`, "m");
-  await eventually(async () => pattern.test(await (await a.fetch("/metrics")).text()), { withinMs: 20_000 });
+  await eventually(async () => pattern.test(await (await a.fetch("/metrics")).text()), { withinMs: 60_000 });
 }
 
 interface Other {
@@ -75,7 +75,7 @@ async function startOther(): Promise<Other> {
       .query("update replicas set seen_at = now() - interval '1 hour' where peer_url = $1", [url]);
     await rm(dataDir, { recursive: true, force: true });
   });
-  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 45_000 });
+  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 60_000 });
   await reaches(1);
   return { url, program };
 }
@@ -95,7 +95,7 @@ async function brain() {
     await a.client(SessionService).archiveSession({ sessionId, interrupt: true });
     harness.die();
   });
-  const lease = (await harness.assigned(sessionId, { withinMs: 15_000 })).lease as LeaseProof;
+  const lease = (await harness.assigned(sessionId, { withinMs: 60_000 })).lease as LeaseProof;
   return { sessionId, lease };
 }
 

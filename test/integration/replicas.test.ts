@@ -94,7 +94,7 @@ async function brainAt(server: TestServer) {
   const { session } = await a.client(SessionService).createSession({ agentId, initialEvents: [message] });
   const sessionId = session?.id ?? "";
   sessionIds.push(sessionId);
-  const lease = (await harness.assigned(sessionId, { withinMs: 15_000 })).lease as LeaseProof;
+  const lease = (await harness.assigned(sessionId, { withinMs: 60_000 })).lease as LeaseProof;
   const sessions = server.client(SessionService, harnessKey);
   const hands = server.client(HandService, harnessKey);
   return { harness, sessionId, lease, sessions, hands };

@@ -55,7 +55,7 @@ async function portOf(program: RunningProgram): Promise<number> {
         .log()
         .split("\n")
         .find((text) => text.includes("the server takes calls")),
-    { withinMs: 30_000 },
+    { withinMs: 60_000 },
   );
   return JSON.parse(line).port;
 }

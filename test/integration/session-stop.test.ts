@@ -246,7 +246,7 @@ describe("threads and hands", () => {
       { members: [helper], tools: threadTools },
     );
     const sessionId = await rig.talk(lead);
-    await rig.rested(sessionId, StopReason.END_TURN, 30_000);
+    await rig.rested(sessionId, StopReason.END_TURN, 60_000);
     expect(Object.values(told).sort()).toEqual([
       expect.stringContaining("from the lead"),
       expect.stringContaining("nothing"),

@@ -79,7 +79,7 @@ describe("an embedded Postgres", () => {
     const { url, pid } = postgres;
     await query(url, "create table kept as select 1 as value");
     process.kill(pid, "SIGKILL");
-    await eventually(() => postgres.pid !== pid, { withinMs: 20_000 });
+    await eventually(() => postgres.pid !== pid, { withinMs: 60_000 });
     expect(await query(url, "select value from kept")).toEqual([{ value: 1 }]);
   });
 

@@ -43,7 +43,7 @@ beforeAll(async () => {
   const b = await startReplica(database.url);
   await eventually(
     async () => /^tendon_peer_replicas 1$/m.test(await (await fetch(`${a.url}/metrics`)).text()),
-    { withinMs: 20_000 },
+    { withinMs: 60_000 },
   );
   await admin.client(EnvironmentService).createEnvironment({ spec: { name: "default" }, makeDefault: true });
   start("harness", { TENDON_URL: a.url, TENDON_HARNESS_KEY_FILE: join(a.dataDir, "harness.key") });
@@ -53,7 +53,7 @@ beforeAll(async () => {
     TENDON_JOIN_TOKEN: secret,
     TENDON_HAND_AGENT_DATA_DIR: join(a.dataDir, "hand-agent"),
   });
-  await eventually(() => agent.log().includes('"connected"'), { withinMs: 30_000 });
+  await eventually(() => agent.log().includes('"connected"'), { withinMs: 60_000 });
   const tools = [{ kind: { case: "handToolset" as const, value: {} } }];
   agentId =
     (await admin.client(AgentService).createAgent({ spec: { name: "traced", tools } })).agent?.id ?? "";
@@ -81,7 +81,7 @@ async function startReplica(databaseUrl: string) {
     TENDON_PORT: String(port),
     TENDON_PEER_URL: url,
   });
-  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 45_000 });
+  await eventually(async () => (await fetch(`${url}/readyz`)).ok, { withinMs: 60_000 });
   return { url, dataDir };
 }
 
@@ -99,7 +99,7 @@ async function say(words: string, headers: Record<string, string>) {
       const { session: now } = await sessions.getSession({ sessionId });
       return now?.status === SessionStatus.IDLE && !now.hasWork;
     },
-    { withinMs: 40_000, everyMs: 50 },
+    { withinMs: 60_000, everyMs: 50 },
   );
   const { events } = await sessions.getEvents({ sessionId, limit: 1_000 });
   return { events, messageId: receipts[0]?.id ?? "" };
@@ -183,7 +183,7 @@ describe("one user message of a client that traces", () => {
     expect(answer.status).toBe(200);
     const turn = await eventually(
       () => receiver.spans.find((span) => span.traceId === traceId && span.name === "turn"),
-      { withinMs: 20_000 },
+      { withinMs: 60_000 },
     );
     expect(turn.attributes["tendon.session_id"]).toBe(session?.id);
   });

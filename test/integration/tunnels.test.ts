@@ -13,7 +13,7 @@ import { startTunnelRig, type TunnelHand, type TunnelRig } from "../kit/tunnel-r
 
 const MIB = 1024 * 1024;
 /** What dies on the way is known at both ends by then. */
-const SOON = { withinMs: 30_000 };
+const SOON = { withinMs: 60_000 };
 /** Kernels keep bytes between two programs of one machine too: three connections, each with buffers at both ends. */
 const MOST_ON_THE_WAY = 24 * MIB;
 
@@ -74,7 +74,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     rig.handle = ({ stream }) => stream.resume().once("end", () => stream.end());
     const printed = from.bash(program(WAIT_FOR_END), timeoutMs);
     printed.catch(() => {});
-    const connection = await eventually(() => rig.taken[before], { withinMs: 15_000 });
+    const connection = await eventually(() => rig.taken[before], { withinMs: 60_000 });
     return { printed, stream: connection.stream };
   }
 
@@ -164,7 +164,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
         last = sent;
         return stands;
       },
-      { everyMs: 1_500, withinMs: 20_000 },
+      { everyMs: 1_500, withinMs: 60_000 },
     );
     expect(sent * MIB).toBeLessThan(MOST_ON_THE_WAY);
     let received = 0;
@@ -233,12 +233,12 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
           );
           return text === "over there" && text;
         },
-        { withinMs: 20_000, everyMs: 500 },
+        { withinMs: 60_000, everyMs: 500 },
       );
       expect(said).toBe("over there");
       const { printed, stream } = await standing();
       await other.stop();
-      await eventually(() => stream.destroyed, { withinMs: 15_000 });
+      await eventually(() => stream.destroyed, { withinMs: 60_000 });
       expect(await printed).toBe("error ECONNRESET\nclosed\n");
     } finally {
       await rig.proxy.stop();
@@ -295,7 +295,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
       });
       const all = () => engine.docker("ps", "-a", "--no-trunc", "--format", "{{.ID}} {{.Names}} {{.Labels}}");
       expect(host).not.toBe("");
-      await eventually(async () => !(await all()).includes(host), { withinMs: 20_000 });
+      await eventually(async () => !(await all()).includes(host), { withinMs: 60_000 });
     } finally {
       await inContainers.stop();
       await engine.release();

@@ -197,7 +197,7 @@ describe("re-sealing", () => {
           const { credentials } = await vaults.listCredentials({ vaultId });
           return credentials.every(({ sealingKeyId }) => sealingKeyId === added.keyId) && credentials;
         },
-        { withinMs: 15_000 },
+        { withinMs: 60_000 },
       );
       expect(moved).toHaveLength(3);
       const { entries } = await rig.server

@@ -56,7 +56,7 @@ async function rested(sessionId: string, modelRequests: bigint) {
       const rests = session?.status === SessionStatus.IDLE && !session.hasWork;
       return rests && session.usage?.modelRequests === modelRequests ? session : undefined;
     },
-    { withinMs: 20_000 },
+    { withinMs: 60_000 },
   );
 }
 

@@ -59,8 +59,8 @@ export async function startBrains(options: {
     modelSource: "demo",
     build: "test",
     settings: {
-      modelTimeoutMs: 5_000,
-      retry: { firstMs: 5, maxMs: 20, totalMs: 2_000 },
+      modelTimeoutMs: 60_000,
+      retry: { firstMs: 5, maxMs: 20, totalMs: 60_000 },
       maxRounds: 10,
       ...options.settings,
     },

@@ -59,7 +59,7 @@ export async function releaseDocker(): Promise<void> {
     const users = join(SHARED, "users");
     const names = await readdir(users).catch(() => []);
     for (const name of names) {
-      if (Number(name) === process.pid || !isAlive(Number(name)))
+      if (Number(name) === process.pid || !isAlive(Number.parseInt(name, 10)))
         await rm(join(users, name), { force: true });
     }
     if ((await readdir(users).catch(() => [])).length === 0) await stopEngine();

@@ -98,7 +98,7 @@ export async function startFakeMessagesApi(options: FakeMessagesApiOptions = {})
     requests: fake.requests,
     refusals: fake.refusals,
     enqueue: (...turns) => fake.enqueue(turns),
-    received: (n, withinMs = 30_000) => eventually(() => fake.requests[n - 1], { withinMs, everyMs: 2 }),
+    received: (n, withinMs = 60_000) => eventually(() => fake.requests[n - 1], { withinMs, everyMs: 2 }),
     stop: async () => {
       fake.stop();
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));

@@ -83,7 +83,7 @@ export class FaultPlatform {
   }
 
   /** The log, once the session rests. */
-  async rested(sessionId: string, withinMs = 45_000): Promise<Event[]> {
+  async rested(sessionId: string, withinMs = 60_000): Promise<Event[]> {
     try {
       await eventually(
         async () => {

@@ -31,12 +31,12 @@ export interface HandRigOptions {
 export const QUICK: Partial<HandTiming> = {
   heartbeatEveryMs: 200,
   // Well above what a busy machine starves an event loop for.
-  heartbeatTimeoutMs: 2_500,
+  heartbeatTimeoutMs: 8_000,
   readerStallMs: 200,
   sweepEveryMs: 100,
   pollResultsMs: 50,
   lookAgainMs: 100,
-  releaseWaitMs: 1_000,
+  releaseWaitMs: 5_000,
 };
 
 export class HandRig {

@@ -45,7 +45,8 @@ export interface Rig {
   stop(): Promise<void>;
 }
 
-const FAST_RETRY = { firstMs: 5, maxMs: 20, totalMs: 2_000 };
+/** Quick, and for longer than a busy machine takes for what a test does: how often is asked is not a question of time. */
+const FAST_RETRY = { firstMs: 5, maxMs: 20, totalMs: 60_000 };
 
 export async function startRig(options: RigOptions = {}): Promise<Rig> {
   const api = await startFakeMessagesApi(options.model);
@@ -75,7 +76,7 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
       clock: systemClock,
       log: createLogger("harness", "silent"),
       ...options.harness,
-      settings: { modelTimeoutMs: 5_000, retry: FAST_RETRY, maxRounds: 1_000, ...options.settings },
+      settings: { modelTimeoutMs: 60_000, retry: FAST_RETRY, maxRounds: 1_000, ...options.settings },
     });
     await harness.start();
     await eventually(() => harness.isConnected);
@@ -105,7 +106,7 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
 }
 
 /** Waits until the session rests: its newest event is an idle one and nobody holds it. */
-export async function rested(session: ScriptedSession, times = 1, withinMs = 30_000): Promise<void> {
+export async function rested(session: ScriptedSession, times = 1, withinMs = 60_000): Promise<void> {
   await eventually(
     () =>
       session.types().filter((type) => type === "session.status_idle").length >= times &&

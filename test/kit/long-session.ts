@@ -85,14 +85,14 @@ export function longScript(hold: Gate): (request: MessagesRequest, n: number) =>
 /** Plays it from the first word to the last; the rig's model follows `longScript(hold)`. */
 export async function playLongSession(rig: Rig, hold: Gate): Promise<ScriptedSession> {
   const session = rig.talk(`work to ${FIRST_GOAL}`, LONG_AGENT);
-  await rested(session, 1, 30_000);
+  await rested(session, 1, 60_000);
   session.say(`work to ${HELD_GOAL}`);
-  await eventually(() => rig.api.requests.at(-1)?.outcome === "pending" && isHeld(rig), { withinMs: 30_000 });
+  await eventually(() => rig.api.requests.at(-1)?.outcome === "pending" && isHeld(rig), { withinMs: 60_000 });
   session.send({ type: "user.interrupt", payload: {} });
-  await rested(session, 2, 30_000);
+  await rested(session, 2, 60_000);
   hold.open();
   session.say(`go on: work to ${LAST_GOAL}`);
-  await rested(session, 3, 30_000);
+  await rested(session, 3, 60_000);
   return session;
 }
 

@@ -53,7 +53,7 @@ export interface Platform {
   stop(): Promise<void>;
 }
 
-const READY_WITHIN_MS = 45_000;
+const READY_WITHIN_MS = 60_000;
 
 export async function startPlatform(options: PlatformOptions = {}): Promise<Platform> {
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "tendon-platform-")));

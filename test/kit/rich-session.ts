@@ -126,7 +126,7 @@ export async function playRichSession(rig: Rig, hold: Gate): Promise<ScriptedSes
   let idles = 0;
   const idle = () => {
     idles += 1;
-    return rested(session, idles, 30_000);
+    return rested(session, idles, 60_000);
   };
   await idle();
   const [custom] = session.events.filter(({ type }) => type === "agent.custom_tool_use");

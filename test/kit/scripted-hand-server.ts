@@ -162,7 +162,7 @@ export class ScriptedHandServer {
   }
 
   /** The connection with this index, once it stands. */
-  connection(index: number, withinMs = 30_000): Promise<ScriptedConnection> {
+  connection(index: number, withinMs = 60_000): Promise<ScriptedConnection> {
     return eventually(() => this.connections[index], { withinMs });
   }
 
@@ -225,7 +225,7 @@ export class ScriptedHandServer {
     this.start(key, handId, "bash", { command }, extra);
   }
 
-  result(key: string, withinMs = 30_000): Promise<ExecutionResult> {
+  result(key: string, withinMs = 60_000): Promise<ExecutionResult> {
     return eventually(() => this.executions.get(key)?.result, { withinMs });
   }
 

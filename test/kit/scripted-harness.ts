@@ -58,7 +58,7 @@ export class ScriptedHarness {
     return this.all("assignment");
   }
 
-  async assigned(sessionId: string, { withinMs = 30_000, times = 1 } = {}): Promise<Assignment> {
+  async assigned(sessionId: string, { withinMs = 60_000, times = 1 } = {}): Promise<Assignment> {
     return eventually(() => this.assignments.filter((one) => one.session?.id === sessionId)[times - 1], {
       withinMs,
     });

@@ -90,7 +90,7 @@ export class Installation {
       if (child.exitCode === null && child.signalCode === null) child.kill("SIGTERM");
     let left: { pid: number; command: string }[] = [];
     try {
-      await eventually(() => this.processes().length === 0, { withinMs: 15_000 });
+      await eventually(() => this.processes().length === 0, { withinMs: 60_000 });
     } catch {
       left = this.processes();
       for (const { pid } of left) kill(pid, "SIGKILL");

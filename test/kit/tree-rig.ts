@@ -142,7 +142,7 @@ export class TreeRig {
   }
 
   /** The session once it is idle for good, for this reason. */
-  async rested(sessionId: string, reason: number, withinMs = 30_000): Promise<Session> {
+  async rested(sessionId: string, reason: number, withinMs = 60_000): Promise<Session> {
     let last: Session | undefined;
     try {
       return await eventually(

@@ -122,7 +122,7 @@ export function useSeveralHands(): SeveralHands {
           if (session?.status !== SessionStatus.IDLE || session.hasWork) return undefined;
           return log(sessionId);
         },
-        { withinMs: 20_000 },
+        { withinMs: 60_000 },
       ),
   };
 
