@@ -82,7 +82,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
   const fetch = fetchEverywhere(createFetch(outbound), privateNetworks);
   const client = connection.client(CredentialService);
-  const opener = new Opener(keys);
+  const opener = new Opener(keys, clock);
   const journal = new UseJournal({ credentials: client, clock, log });
   const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log });
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
@@ -107,6 +107,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       tunnels.stop();
       mcp.stop();
       await journal.stop();
+      opener.stop();
       listeners.stop();
       outbound.close();
       privateNetworks.close();

@@ -108,7 +108,7 @@ export function createAreas(deps: AreaDeps): Area[] {
     ...deps,
     ...store,
     proxies: proxy.directory,
-    calls: createMcpCalls({ calls: store.mcpCalls, log: sessionLog }),
+    calls: createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog }),
   });
   const definitions = createDefinitions(deps, session, handControl);
   return [session, hand, harness, memory, file, proxy, tunnel, vault, peer, ...definitions];

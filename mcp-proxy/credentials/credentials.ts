@@ -58,6 +58,9 @@ export interface Grant {
   renewed(): Promise<Grant | undefined>;
 }
 
+/** What the server has just found for a need, in the audit log by then; "none": it has none. For one use. */
+export type Resolved = ResolveCredentialResponse | "none";
+
 const CALL_WITHIN_MS = 5_000;
 /** How long before its end a token is refreshed. */
 const AHEAD_MS = 60_000;
@@ -73,12 +76,12 @@ export class Credentials {
    * Undefined when no vault of the session has one. Throws a CredentialRefusal, which is in the audit log by then, and
    * LEASE_FENCED, SESSION_ARCHIVED, NOT_FOUND or UNAVAILABLE as the server says.
    */
-  async grant(need: CredentialNeed): Promise<Grant | undefined> {
+  async grant(need: CredentialNeed, given?: Resolved): Promise<Grant | undefined> {
     // Plain HTTP behind a hand agent is read by who carries it: no credential has such a destination.
     if (need.destination.startsWith("hand-agent+http:")) return undefined;
     this.deps.journal.requireRoom();
-    const resolved = await this.resolve(need);
-    if (resolved === undefined) return undefined;
+    const resolved = given ?? (await this.resolve(need));
+    if (resolved === undefined || resolved === "none") return undefined;
     try {
       const credential = { opened: await this.open(resolved, need), version: resolved.version };
       return this.toGrant(await this.fresh(credential, need.sessionId), need);

@@ -2,8 +2,10 @@
  * Opens sealed credentials and seals them anew. What counts is what is sealed: of what the server says around it only so much
  * is believed as agrees with the inside (S1).
  */
+import { createHash } from "node:crypto";
 import { create, fromJsonString } from "@bufbuild/protobuf";
 import { compactDecrypt, errors, importJWK } from "jose";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 import {
   CONTENT_ENCRYPTION,
   readSealed,
@@ -34,21 +36,41 @@ export interface Opened extends CredentialNames {
   readonly secret: PlainSecret;
 }
 
+/** How long what was opened is kept: a brain's calls come one after the other, and opening costs more than the rest of one. */
+const KEPT_MS = 30_000;
+const MAX_KEPT = 1_000;
+
+interface Kept {
+  readonly content: SealedContent;
+  readonly untilMs: number;
+}
+
 type PrivateKey = Awaited<ReturnType<typeof importJWK>>;
 
 export class Opener {
   private readonly keys: SealingKeys;
   private sealingKey: SealingKeyPair;
   private readonly imported = new Map<string, Promise<PrivateKey>>();
+  private readonly clock: Clock;
+  /** By the hash of the sealed text, which the server gives anew for each use: whoever may not use it gets none. */
+  private readonly kept = new Map<string, Kept>();
+  private readonly stopForgetting: () => void;
 
-  constructor(keys: SealingKeys) {
+  constructor(keys: SealingKeys, clock: Clock = systemClock) {
     this.keys = keys;
     this.sealingKey = keys[0];
+    this.clock = clock;
+    this.stopForgetting = clock.every(KEPT_MS, () => this.forgetOld());
+  }
+
+  stop(): void {
+    this.stopForgetting();
+    this.kept.clear();
   }
 
   /** Throws a CredentialRefusal. */
   async open(sealed: string, names: CredentialNames): Promise<Opened> {
-    const content = await this.decrypt(sealed);
+    const content = await this.content(sealed);
     const { workspaceId, vaultId, credentialId, use, secret } = content;
     const isSame =
       workspaceId === names.workspaceId && vaultId === names.vaultId && credentialId === names.credentialId;
@@ -78,6 +100,23 @@ export class Opener {
     } catch (error) {
       if (error instanceof SealError) throw new CredentialRefusal("INVALID_FIELD", error.message);
       throw error;
+    }
+  }
+
+  private async content(sealed: string): Promise<SealedContent> {
+    const hash = createHash("sha256").update(sealed).digest("base64");
+    const kept = this.kept.get(hash);
+    if (kept !== undefined && kept.untilMs > this.clock.monotonicMs()) return kept.content;
+    const content = await this.decrypt(sealed);
+    const oldest = this.kept.size >= MAX_KEPT ? this.kept.keys().next().value : undefined;
+    if (oldest !== undefined) this.kept.delete(oldest);
+    this.kept.set(hash, { content, untilMs: this.clock.monotonicMs() + KEPT_MS });
+    return content;
+  }
+
+  private forgetOld(): void {
+    for (const [hash, { untilMs }] of this.kept) {
+      if (untilMs <= this.clock.monotonicMs()) this.kept.delete(hash);
     }
   }
 

@@ -16,16 +16,16 @@ import type { CredentialService } from "../../proto/gen/tendon/v1/credential_ser
 import type { SessionCaller, SessionTokenKeys } from "../session-token.ts";
 import { passAnswer } from "./answer-passing.ts";
 import { CallReply } from "./call-reply.ts";
-import { type McpServerOfSession, resolveMcpServer } from "./mcp-servers.ts";
+import { resolveMcpServer } from "./mcp-servers.ts";
 import type { McpSessions } from "./mcp-sessions.ts";
 import { type McpMessage, readMessage } from "./message.ts";
 import { Places } from "./places.ts";
 import type { RecordedCalls } from "./recorded-calls.ts";
-import { McpRefusal, refusalOf } from "./refusal.ts";
+import { McpRefusal, refusalOf, ToolDisabled } from "./refusal.ts";
 import { type Exchange, passedHeaders, SESSION_HEADER, type Upstream } from "./upstream.ts";
 
 export interface McpEndpointDeps {
-  readonly credentials: Pick<Client<typeof CredentialService>, "resolveMcpServer">;
+  readonly credentials: Pick<Client<typeof CredentialService>, "resolveMcpServer" | "beginCall">;
   readonly keys: Pick<SessionTokenKeys, "verify">;
   readonly sessions: McpSessions;
   readonly upstream: Upstream;
@@ -45,7 +45,7 @@ const CALL_ANSWER_WITHIN_MS = 3_600_000;
 
 interface Asked {
   readonly caller: SessionCaller;
-  readonly server: McpServerOfSession;
+  readonly serverName: string;
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly method: Exchange["method"];
@@ -69,8 +69,8 @@ export class McpEndpoint {
       const caller = await this.authenticate(request, place.sessionId);
       const method = methodOf(request);
       leave = this.places.take(caller.sessionId, serverName, method === "GET");
-      const server = await resolveMcpServer(this.deps.credentials, caller, serverName);
-      await this.serve({ caller, server, request, response, method });
+      const asked = { caller, serverName, request, response, method };
+      await (method === "POST" ? this.post(asked) : this.serve(asked));
     } catch (error) {
       this.refuse(response, serverName, error);
     } finally {
@@ -89,32 +89,59 @@ export class McpEndpoint {
     return caller;
   }
 
+  /** GET and DELETE. */
   private async serve(asked: Asked): Promise<void> {
-    const { caller, server, request, response, method } = asked;
+    const { caller, serverName, request, response, method } = asked;
     const toolUseId = textHeader(request, TOOL_USE_HEADER);
-    if (method === "DELETE" && toolUseId !== undefined) {
-      const found = this.deps.calls.cancel(caller.sessionId, toolUseId);
-      response.writeHead(found ? 202 : 404).end();
+    const endsCall = method === "DELETE" && toolUseId !== undefined;
+    const { credentials, calls } = this.deps;
+    const wanted = { serverName, withCredential: !endsCall };
+    const { server, credential } = await resolveMcpServer(credentials, caller, wanted);
+    if (endsCall) {
+      response.writeHead(calls.cancel(caller.sessionId, toolUseId) ? 202 : 404).end();
       return;
     }
     const headers = passedHeaders(request.headers);
-    const exchange = { caller, server, method, headers };
-    if (method !== "POST")
-      return this.pass({ ...exchange, answerWithinMs: ANSWER_WITHIN_MS }, asked, undefined);
-    const body = await readBody(request, this.deps.clock);
+    const exchange = { caller, server, credential, method, headers, answerWithinMs: ANSWER_WITHIN_MS };
+    return this.pass(exchange, asked, undefined);
+  }
+
+  private async post(asked: Asked): Promise<void> {
+    const { caller, serverName, request, response, method } = asked;
+    const { calls, clock, credentials } = this.deps;
+    const headers = passedHeaders(request.headers);
+    const body = await readBody(request, clock);
     const message = readMessage(body);
-    if (message.toolName !== undefined && !server.allows(message.toolName)) {
-      return refuseTool(response, message);
+    const { idText, toolName } = message;
+    const toolUseId = textHeader(request, TOOL_USE_HEADER);
+    try {
+      if (toolUseId !== undefined && toolName !== undefined && idText !== undefined) {
+        const reply = new CallReply(response, clock, headers.accept ?? "", idText);
+        const onEvent = (event: Buffer) => reply.event(event);
+        const call = {
+          toolUseId,
+          caller,
+          serverName,
+          headers,
+          body,
+          message: { ...message, idText, toolName },
+        };
+        return await reply.follow(calls.run({ ...call, onEvent }));
+      }
+      const wanted = { serverName, withCredential: true, ...(toolName !== undefined && { toolName }) };
+      const { server, credential } = await resolveMcpServer(credentials, caller, wanted);
+      if (toolName !== undefined && !server.allows(toolName)) throw new ToolDisabled(toolName);
+      if (message.cancels !== undefined) calls.cancelled({ caller, server }, message.cancels);
+      const answerWithinMs = toolName === undefined ? ANSWER_WITHIN_MS : CALL_ANSWER_WITHIN_MS;
+      return await this.pass(
+        { caller, server, credential, method, headers, body, answerWithinMs },
+        asked,
+        message,
+      );
+    } catch (error) {
+      if (error instanceof ToolDisabled && !response.headersSent) return refuseTool(response, message, error);
+      throw error;
     }
-    if (toolUseId !== undefined && message.toolName !== undefined && message.idText !== undefined) {
-      const idText = message.idText;
-      const reply = new CallReply(response, this.deps.clock, headers.accept ?? "", idText);
-      const call = { toolUseId, exchange: { ...exchange, body }, message: { ...message, idText } };
-      return reply.follow(this.deps.calls.run({ ...call, onEvent: (event) => reply.event(event) }));
-    }
-    if (message.cancels !== undefined) this.deps.calls.cancelled({ caller, server }, message.cancels);
-    const answerWithinMs = message.toolName === undefined ? ANSWER_WITHIN_MS : CALL_ANSWER_WITHIN_MS;
-    return this.pass({ ...exchange, body, answerWithinMs }, asked, message);
   }
 
   /** The way of everything that is not recorded: it ends when its client goes. */
@@ -125,7 +152,8 @@ export class McpEndpoint {
   ): Promise<void> {
     const { sessions, upstream } = this.deps;
     const gone = new AbortController();
-    response.once("close", () => gone.abort(new Error("the client is gone")));
+    const leave = () => gone.abort(new Error("the client is gone"));
+    response.once("close", leave);
     const stop = sessions.onForget(caller.sessionId, () => gone.abort(new Error("the session has ended")));
     try {
       const full = { ...exchange, signal: gone.signal };
@@ -143,6 +171,8 @@ export class McpEndpoint {
     } catch (error) {
       if (!response.destroyed) throw error;
     } finally {
+      // An exchange that is over has nothing left to break off.
+      response.off("close", leave);
       stop();
     }
   }
@@ -186,8 +216,7 @@ function textHeader(request: IncomingMessage, name: string): string | undefined 
   return typeof value === "string" && value !== "" ? value : undefined;
 }
 
-function refuseTool(response: ServerResponse, { idText, toolName }: McpMessage): void {
-  const message = `the tool ${JSON.stringify(toolName)} is disabled for this agent`;
+function refuseTool(response: ServerResponse, { idText }: McpMessage, { message }: ToolDisabled): void {
   const error = { code: -32602, message, data: { part: "proxy", reason: "TOOL_DISABLED" } };
   response.writeHead(200, { "content-type": "application/json" });
   response.end(`{"jsonrpc":"2.0","id":${idText ?? "null"},"error":${JSON.stringify(error)}}`);

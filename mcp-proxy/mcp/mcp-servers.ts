@@ -1,7 +1,11 @@
-/** Which MCP server a session means by a name, and which of its tools its agent may use. */
+/** Which MCP server a session means by a name, which of its tools its agent may use, and with which credential. */
 import type { Client } from "../../kit/rpc/client.ts";
-import type { McpToolset } from "../../proto/gen/tendon/v1/agent_pb.js";
-import type { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { isToolEnabled } from "../../kit/tool-policy.ts";
+import type {
+  BeginCallResponse,
+  CredentialService,
+} from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import type { Resolved } from "../credentials/credentials.ts";
 import type { SessionCaller } from "../session-token.ts";
 
 export interface McpServerOfSession {
@@ -10,21 +14,41 @@ export interface McpServerOfSession {
   allows(toolName: string): boolean;
 }
 
-const ASK_WITHIN_MS = 5_000;
-
-/** Asked anew for each request: an agent that changes, and a newer brain, count from the next one on. */
-export async function resolveMcpServer(
-  credentials: Pick<Client<typeof CredentialService>, "resolveMcpServer">,
-  { sessionId, epoch }: SessionCaller,
-  serverName: string,
-): Promise<McpServerOfSession> {
-  const request = { sessionId, epoch, serverName };
-  const { url, toolset } = await credentials.resolveMcpServer(request, { deadlineMs: ASK_WITHIN_MS });
-  return { name: serverName, url, allows: (toolName) => isEnabled(toolset, toolName) };
+export interface McpRequest {
+  readonly serverName: string;
+  /** Of a tool call; empty for all else. */
+  readonly toolName?: string;
+  /** Of a call that is to be recorded. */
+  readonly toolUseId?: string;
+  /** Whether anything is going to be sent to the server. */
+  readonly withCredential: boolean;
 }
 
-function isEnabled(toolset: McpToolset | undefined, toolName: string): boolean {
-  if (toolset === undefined) return false;
-  const named = Object.hasOwn(toolset.tools, toolName) ? toolset.tools[toolName] : undefined;
-  return !(named ?? toolset.defaultPolicy)?.disabled;
+export interface ResolvedServer {
+  readonly server: McpServerOfSession;
+  /** What the server has found, for one request; undefined: it was not asked for, or has to be asked for. */
+  readonly credential: Resolved | undefined;
+  /** What is known of the call; undefined: nothing was recorded. */
+  readonly call: BeginCallResponse | undefined;
+}
+
+const ASK_WITHIN_MS = 10_000;
+
+/** Asked anew for each request: an agent that changes, a newer brain and an archived vault count from the next one on. */
+export async function resolveMcpServer(
+  credentials: Pick<Client<typeof CredentialService>, "beginCall" | "resolveMcpServer">,
+  { sessionId, epoch }: SessionCaller,
+  { serverName, toolName = "", toolUseId = "", withCredential }: McpRequest,
+): Promise<ResolvedServer> {
+  const request = { sessionId, epoch, serverName, toolName, toolUseId, withCredential };
+  const options = { deadlineMs: ASK_WITHIN_MS };
+  const answer = await credentials.resolveMcpServer(request, options);
+  const { url, toolset, credentialSought } = answer;
+  const server = { name: serverName, url, allows: (name: string) => isToolEnabled(toolset, name) };
+  let { call } = answer;
+  if (call === undefined && toolUseId !== "" && server.allows(toolName)) {
+    // A server of before records calls in a question of its own.
+    call = await credentials.beginCall({ sessionId, toolUseId, epoch, serverName, toolName }, options);
+  }
+  return { server, credential: credentialSought ? (answer.credential ?? "none") : undefined, call };
 }

@@ -34,7 +34,7 @@ export function readMessage(body: Buffer): McpMessage {
   const paramsText = members.get("params");
   const params = isRecord(value.params) ? value.params : {};
   const isCall = method === "tools/call";
-  if (isCall && (typeof params.name !== "string" || paramsText === undefined)) {
+  if (isCall && (typeof params.name !== "string" || params.name === "" || paramsText === undefined)) {
     throw refused("params.name must name the tool");
   }
   if (isCall) onceEach(paramsText!, "params");

@@ -2,7 +2,8 @@
  * Calls that a session's log knows (X1): each is recorded by the server before it is sent, and its result is stored before
  * anybody gets it. A call goes on when its caller is gone; whoever asks again with its id gets what came of it.
  *
- * M1 Nothing is sent before BeginCall said BEGUN, or said UNKNOWN and a repeat does no harm.
+ * M1 Nothing is sent before the server said BEGUN, or said UNKNOWN and a repeat does no harm. It says so in the answer that
+ *    also tells where the MCP server is and with which credential: one question, one commit.
  * M2 A call that was begun ends in FinishCall whatever happens, unless this process dies.
  */
 import type { Clock } from "../../kit/clock.ts";
@@ -11,6 +12,7 @@ import { failpoint } from "../../kit/failpoint.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { CallState, type CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import type { SessionCaller } from "../session-token.ts";
 import { readAnswer } from "./call-answer.ts";
 import {
   type CallResult,
@@ -21,13 +23,17 @@ import {
   wantsInput,
 } from "./call-results.ts";
 import { Liveness } from "./liveness.ts";
+import { type ResolvedServer, resolveMcpServer } from "./mcp-servers.ts";
 import type { McpMessage } from "./message.ts";
-import { McpRefusal, refusalOf, UpstreamFailure } from "./refusal.ts";
+import { McpRefusal, refusalOf, ToolDisabled, UpstreamFailure } from "./refusal.ts";
 import { answersProbe, mayRepeat } from "./side-requests.ts";
 import type { Exchange, Upstream } from "./upstream.ts";
 
 export interface RecordedCallsDeps {
-  readonly credentials: Pick<Client<typeof CredentialService>, "beginCall" | "finishCall">;
+  readonly credentials: Pick<
+    Client<typeof CredentialService>,
+    "resolveMcpServer" | "beginCall" | "finishCall"
+  >;
   readonly upstream: Upstream;
   readonly clock: Clock;
   readonly log: Logger;
@@ -35,10 +41,19 @@ export interface RecordedCallsDeps {
 
 export interface RecordedCall {
   readonly toolUseId: string;
-  readonly exchange: Omit<Exchange, "signal" | "answerWithinMs">;
-  readonly message: McpMessage & { readonly idText: string };
+  readonly caller: SessionCaller;
+  readonly serverName: string;
+  /** Of the client's request. */
+  readonly headers: Exchange["headers"];
+  readonly body: Buffer;
+  readonly message: McpMessage & { readonly idText: string; readonly toolName: string };
   /** What comes before the result; resolves when there is room for more. */
   readonly onEvent: (event: Buffer) => Promise<void>;
+}
+
+/** A call that the server has let through, and whom it goes to. */
+interface BegunCall extends RecordedCall {
+  readonly exchange: Omit<Exchange, "signal" | "answerWithinMs">;
 }
 
 interface Running {
@@ -47,7 +62,7 @@ interface Running {
   readonly ending: AbortController;
 }
 
-const ASK_WITHIN_MS = 10_000;
+const STORE_WITHIN_MS = 10_000;
 const STORE_FOR_MS = 60_000;
 const STORE_AGAIN_MS = 500;
 /** Of a call in all. */
@@ -75,11 +90,18 @@ export class RecordedCalls {
     this.deps = deps;
   }
 
-  /** JSON text of the result that stands. Rejects with an McpRefusal, where nothing is known to have been stored. */
+  /**
+   * JSON text of the result that stands. Rejects with an McpRefusal, where nothing is known to have been stored: with
+   * ToolDisabled when the agent disables the tool.
+   */
   async run(call: RecordedCall): Promise<string> {
-    const key = keyOf(call.exchange.caller.sessionId, call.toolUseId);
+    const key = keyOf(call.caller.sessionId, call.toolUseId);
     const running = this.running.get(key);
-    if (running !== undefined) return running.outcome;
+    if (running !== undefined) {
+      // Who asks again is checked like everybody.
+      await this.resolve(call, "");
+      return running.outcome;
+    }
     if (this.running.size >= MAX_RUNNING) {
       throw new McpRefusal(503, "overloaded_error", "this proxy runs as many calls as it can");
     }
@@ -99,9 +121,8 @@ export class RecordedCalls {
   /** The client has told the server of the end of a request; a server that was told need not answer. */
   cancelled({ caller, server }: Pick<Exchange, "caller" | "server">, idText: string): void {
     for (const { call, ending } of this.running.values()) {
-      const { exchange, message } = call;
-      const isIt = exchange.caller.sessionId === caller.sessionId && exchange.server.name === server.name;
-      if (isIt && message.idText === idText)
+      const isIt = call.caller.sessionId === caller.sessionId && call.serverName === server.name;
+      if (isIt && call.message.idText === idText)
         this.deps.clock.after(CANCEL_AFTER_MS, () => ending.abort(new CallEnded(cancelledResult())));
     }
   }
@@ -109,23 +130,34 @@ export class RecordedCalls {
   /** The session has ended: nobody waits for these. */
   forgetSession(sessionId: string): void {
     for (const { call, ending } of this.running.values()) {
-      if (call.exchange.caller.sessionId === sessionId) ending.abort(new CallEnded(cancelledResult()));
+      if (call.caller.sessionId === sessionId) ending.abort(new CallEnded(cancelledResult()));
     }
   }
 
-  private async perform(key: string, call: RecordedCall, ending: AbortController): Promise<string> {
-    const { toolUseId, exchange, message } = call;
-    const { sessionId, epoch } = exchange.caller;
-    const serverName = exchange.server.name;
-    const begun = await this.deps.credentials
-      .beginCall(
-        { sessionId, toolUseId, epoch, serverName, toolName: message.toolName ?? "" },
-        { deadlineMs: ASK_WITHIN_MS },
-      )
-      .catch((error: unknown) => {
+  /** Throws ToolDisabled. With a `toolUseId` the call is recorded by the time that this resolves. */
+  private async resolve(
+    { caller, serverName, message: { toolName } }: RecordedCall,
+    toolUseId: string,
+  ): Promise<ResolvedServer> {
+    const request = { serverName, toolName, toolUseId, withCredential: toolUseId !== "" };
+    const resolved = await resolveMcpServer(this.deps.credentials, caller, request).catch(
+      (error: unknown) => {
         throw refusalOf(error, serverName) ?? error;
-      });
+      },
+    );
+    if (!resolved.server.allows(toolName)) throw new ToolDisabled(toolName);
+    return resolved;
+  }
+
+  private async perform(key: string, asked: RecordedCall, ending: AbortController): Promise<string> {
+    const { serverName, caller, headers, body } = asked;
+    const { server, credential, call: begun } = await this.resolve(asked, asked.toolUseId);
+    if (begun === undefined) throw new McpRefusal(503, "overloaded_error", "the server records no calls");
     if (begun.state === CallState.FINISHED) return begun.result;
+    const call = {
+      ...asked,
+      exchange: { caller, server, method: "POST", headers, body, credential },
+    } as const;
     const wasOpen = this.open.delete(key);
     if (begun.state === CallState.UNKNOWN && !wasOpen && !(await this.doesNoHarm(call))) {
       return this.finish(call, unknownResult(serverName, "whoever sent it is gone"));
@@ -148,7 +180,10 @@ export class RecordedCalls {
     return this.finish(call, result);
   }
 
-  private async doesNoHarm({ exchange, message }: RecordedCall): Promise<boolean> {
+  private async doesNoHarm({
+    exchange: { credential: _, ...exchange },
+    message,
+  }: BegunCall): Promise<boolean> {
     try {
       return await mayRepeat(this.deps.upstream, exchange, message);
     } catch {
@@ -163,12 +198,13 @@ export class RecordedCalls {
   }
 
   /** Does not reject: whatever happens is a result. */
-  private async send(call: RecordedCall, ending: AbortController): Promise<CallResult | "not_taken"> {
+  private async send(call: BegunCall, ending: AbortController): Promise<CallResult | "not_taken"> {
     const { exchange, message, onEvent } = call;
     const { upstream, clock } = this.deps;
     const serverName = exchange.server.name;
     const hangs = new UpstreamFailure(serverName, "has stopped to answer", true);
-    const probe = () => answersProbe(upstream, exchange, ending.signal);
+    const { credential: _, ...without } = exchange;
+    const probe = () => answersProbe(upstream, without, ending.signal);
     const liveness = new Liveness(clock, probe, () => ending.abort(hangs));
     const timedOut = failedResult(
       { part: "upstream", reason: "TIMED_OUT" },
@@ -204,11 +240,10 @@ export class RecordedCalls {
 
   /** Stores a result, also through the restart of a server. */
   private async finish(
-    { exchange, toolUseId }: RecordedCall,
+    { caller: { sessionId }, serverName, toolUseId }: RecordedCall,
     { text, failure }: CallResult,
   ): Promise<string> {
     const { clock, credentials, log } = this.deps;
-    const { sessionId } = exchange.caller;
     const request = {
       sessionId,
       toolUseId,
@@ -219,12 +254,12 @@ export class RecordedCalls {
     const endsAtMs = clock.monotonicMs() + STORE_FOR_MS;
     for (;;) {
       try {
-        return (await credentials.finishCall(request, { deadlineMs: ASK_WITHIN_MS })).result;
+        return (await credentials.finishCall(request, { deadlineMs: STORE_WITHIN_MS })).result;
       } catch (error) {
         const mayPass = isTendonError(error, "UNAVAILABLE") || isTendonError(error, "DEADLINE_EXCEEDED");
         if (!mayPass || clock.monotonicMs() > endsAtMs) {
           log.error({ sessionId, toolUseId, error: messageOf(error) }, "the result of a call was not stored");
-          throw refusalOf(error, exchange.server.name) ?? error;
+          throw refusalOf(error, serverName) ?? error;
         }
         await clock.sleep(STORE_AGAIN_MS);
       }

@@ -27,6 +27,13 @@ export class McpRefusal extends Error {
   }
 }
 
+/** The session's agent does not let its model call this tool; the client is told in an answer of JSON-RPC. */
+export class ToolDisabled extends McpRefusal {
+  constructor(toolName: string) {
+    super(403, "permission_error", `the tool ${JSON.stringify(toolName)} is disabled for this agent`);
+  }
+}
+
 /** The server could not be reached, or did not answer; whether it has seen what it was sent is not known unless `sent` is false. */
 export class UpstreamFailure extends McpRefusal {
   readonly sent: boolean;

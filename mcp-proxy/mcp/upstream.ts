@@ -4,7 +4,7 @@
  */
 import type { Clock } from "../../kit/clock.ts";
 import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
-import type { Credentials, Grant } from "../credentials/credentials.ts";
+import type { Credentials, Grant, Resolved } from "../credentials/credentials.ts";
 import type { OutboundFetch } from "../outbound/fetch.ts";
 import type { SessionCaller } from "../session-token.ts";
 import type { McpServerOfSession } from "./mcp-servers.ts";
@@ -19,6 +19,8 @@ export interface Exchange {
   readonly headers: Readonly<Record<string, string>>;
   readonly body?: Buffer | undefined;
   readonly signal: AbortSignal;
+  /** What was found with the server, for the first request of the exchange; undefined: it is asked for. */
+  readonly credential?: Resolved | undefined;
   /** How long the answer's head may take; undefined: the caller watches by itself. */
   readonly answerWithinMs: number | undefined;
 }
@@ -50,7 +52,7 @@ export class Upstream {
   async exchange(exchange: Exchange): Promise<Answer> {
     const { sessions } = this.deps;
     const known = sessions.find(exchange);
-    const first = await this.send(exchange, known?.currentId);
+    const first = await this.send(exchange, known?.currentId, exchange.credential);
     if (first.response.status !== 404 || known === undefined || exchange.method !== "POST") return first;
     // The server has forgotten the MCP session: it has not looked at the message, so that may be sent again.
     const renewing = sessions.renew(known, first.usedId, (opening) => this.open(exchange, opening));
@@ -81,15 +83,13 @@ export class Upstream {
   private async send(
     exchange: Exchange,
     mcpSessionId: string | undefined,
+    found?: Resolved,
   ): Promise<Answer & { usedId: string }> {
     const { caller, server } = exchange;
     const usedId = mcpSessionId ?? exchange.headers[SESSION_HEADER] ?? "";
     try {
-      let grant = await this.deps.credentials.grant({
-        ...caller,
-        destination: server.url,
-        purpose: CredentialPurpose.MCP,
-      });
+      const need = { ...caller, destination: server.url, purpose: CredentialPurpose.MCP } as const;
+      let grant = await this.deps.credentials.grant(need, found);
       let response = await this.request(exchange, usedId, grant);
       if (response.status === 401) {
         await response.body?.cancel();
@@ -110,15 +110,11 @@ export class Upstream {
   private async request(exchange: Exchange, usedId: string, grant: Grant | undefined): Promise<Response> {
     const { server, method, body, signal, answerWithinMs } = exchange;
     const limit = new AbortController();
-    const failure = new UpstreamFailure(
-      server.name,
-      `did not answer within ${(answerWithinMs ?? 0) / 1000} s`,
-      true,
-    );
-    const stop =
-      answerWithinMs === undefined
-        ? () => {}
-        : this.deps.clock.after(answerWithinMs, () => limit.abort(failure));
+    const late = () =>
+      limit.abort(
+        new UpstreamFailure(server.name, `did not answer within ${answerWithinMs! / 1000} s`, true),
+      );
+    const stop = answerWithinMs === undefined ? () => {} : this.deps.clock.after(answerWithinMs, late);
     const headers = {
       ...exchange.headers,
       "accept-encoding": "identity",

@@ -4,7 +4,9 @@ import { invalidField, notFound, PARTS, TendonError } from "../../kit/errors.ts"
 import { failpoint } from "../../kit/failpoint.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
-import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { isToolEnabled } from "../../kit/tool-policy.ts";
+import { mcpDestination, normaliseServerUrl } from "../../kit/vault/destination.ts";
+import { AgentSchema, type McpToolset } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   type BeginCallRequest,
   CallState,
@@ -12,13 +14,16 @@ import {
   type FinishCallRequest,
   type ResolveMcpServerRequest,
 } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { opening, resolvedCredential } from "../ports/credential-opening.ts";
 import { maySee, principalOf, scopeOf } from "../ports/principal.ts";
 import type { SessionLog } from "../ports/session-log.ts";
-import type { McpCallStore, McpToolUse } from "../store/mcp-calls.ts";
+import type { CredentialOpening, CredentialStore, StoredCredential } from "../store/credentials.ts";
+import type { BegunCall, McpCallStore, McpSession, McpToolUse } from "../store/mcp-calls.ts";
 import { mcpResultEvent, parseResult, resultOfAnswer } from "./results.ts";
 
 export interface McpCallsDeps {
   readonly calls: McpCallStore;
+  readonly credentials: Pick<CredentialStore, "open">;
   readonly log: Pick<SessionLog, "announce">;
 }
 
@@ -27,9 +32,11 @@ export type McpCalls = Pick<
   "resolveMcpServer" | "beginCall" | "finishCall"
 >;
 
-export function createMcpCalls({ calls, log }: McpCallsDeps): McpCalls {
+export function createMcpCalls({ calls, credentials, log }: McpCallsDeps): McpCalls {
   return {
-    async resolveMcpServer({ sessionId, epoch, serverName }: ResolveMcpServerRequest, context: RpcContext) {
+    async resolveMcpServer(request: ResolveMcpServerRequest, context: RpcContext) {
+      const { sessionId, epoch, serverName, toolName, toolUseId, withCredential } = request;
+      if (toolUseId !== "") return resolveCall(calls, request, context);
       const session = await calls.session(sessionId);
       if (session === undefined || !maySee(principalOf(context), session.workspaceId)) {
         throw notFound("session", sessionId);
@@ -41,13 +48,11 @@ export function createMcpCalls({ calls, log }: McpCallsDeps): McpCalls {
           epoch: String(session.epoch),
         });
       }
-      const { spec } = fromJsonString(AgentSchema, session.agent, { ignoreUnknownFields: true });
-      const server = spec?.mcpServers.find(({ name }) => name === serverName);
-      if (server === undefined) throw notFound("mcp_server", serverName);
-      const toolset = spec?.tools
-        .map(({ kind }) => (kind.case === "mcpToolset" ? kind.value : undefined))
-        .find((found) => found?.serverName === serverName);
-      return { url: server.url, workspaceId: session.workspaceId, ...(toolset && { toolset }) };
+      const server = serverOf(session, serverName);
+      const wanted =
+        withCredential && mayCall(server, toolName) && wantedCredential(request, server, context);
+      const found = wanted ? await credentials.open(wanted) : undefined;
+      return answerOf(server, withCredential, found);
     },
 
     async beginCall({ sessionId, toolUseId, epoch, serverName, toolName }: BeginCallRequest, context) {
@@ -59,16 +64,8 @@ export function createMcpCalls({ calls, log }: McpCallsDeps): McpCalls {
         check: (toolUse) => checkToolUse(toolUse, serverName, toolName),
       });
       failpoint("server.mcp_call_begun");
-      switch (begun.kind) {
-        case "begun":
-          return { state: CallState.BEGUN };
-        case "unknown":
-          return { state: CallState.UNKNOWN };
-        case "finished":
-          return { state: CallState.FINISHED, result: begun.result };
-        case "answered":
-          return { state: CallState.FINISHED, result: resultOfAnswer(begun.payload) };
-      }
+      // Nothing is skipped where nothing was said of it.
+      return begun.kind === "skipped" ? {} : stateOf(begun);
     },
 
     async finishCall(request: FinishCallRequest, context) {
@@ -93,6 +90,90 @@ export function createMcpCalls({ calls, log }: McpCallsDeps): McpCalls {
       return { result: finished.result };
     },
   };
+}
+
+/** The server, its credential and the record of the call at once. */
+async function resolveCall(calls: McpCallStore, request: ResolveMcpServerRequest, context: RpcContext) {
+  const { sessionId, epoch, serverName, toolName, toolUseId, withCredential } = request;
+  let server: McpServer | undefined;
+  const begun = await calls.begin({
+    sessionId,
+    toolUseId,
+    epoch,
+    workspaceId: scopeOf(principalOf(context)),
+    check: (toolUse) => checkToolUse(toolUse, serverName, toolName),
+    needs(session) {
+      server = serverOf(session, serverName);
+      if (!mayCall(server, toolName)) return { kind: "skip" };
+      return {
+        kind: "begin",
+        credential: withCredential ? wantedCredential(request, server, context) : undefined,
+      };
+    },
+  });
+  failpoint("server.mcp_call_begun");
+  const credential = "credential" in begun ? begun.credential : undefined;
+  const answer = answerOf(server!, withCredential, credential);
+  return begun.kind === "skipped" ? answer : { ...answer, call: stateOf(begun) };
+}
+
+interface McpServer {
+  readonly url: string;
+  readonly workspaceId: string;
+  readonly toolset: McpToolset | undefined;
+}
+
+function serverOf({ agent, workspaceId }: McpSession, serverName: string): McpServer {
+  const { spec } = fromJsonString(AgentSchema, agent, { ignoreUnknownFields: true });
+  const server = spec?.mcpServers.find(({ name }) => name === serverName);
+  if (server === undefined) throw notFound("mcp_server", serverName);
+  const toolset = spec?.tools
+    .map(({ kind }) => (kind.case === "mcpToolset" ? kind.value : undefined))
+    .find((found) => found?.serverName === serverName);
+  return { url: server.url, workspaceId, toolset };
+}
+
+function mayCall({ toolset }: McpServer, toolName: string): boolean {
+  return toolName === "" || isToolEnabled(toolset, toolName);
+}
+
+/** Undefined for a URL that no credential can be for. */
+function wantedCredential(
+  { sessionId, epoch }: ResolveMcpServerRequest,
+  { url }: McpServer,
+  context: RpcContext,
+): CredentialOpening | undefined {
+  const normalised = normaliseServerUrl(url);
+  if (normalised === undefined) return undefined;
+  return opening(sessionId, epoch, url, [mcpDestination(normalised)], context);
+}
+
+function answerOf(
+  { url, workspaceId, toolset }: McpServer,
+  credentialSought: boolean,
+  found: StoredCredential | undefined,
+) {
+  const credential = found?.sealed === undefined ? undefined : resolvedCredential(found);
+  return {
+    url,
+    workspaceId,
+    credentialSought,
+    ...(toolset && { toolset }),
+    ...(credential && { credential }),
+  };
+}
+
+function stateOf(begun: Exclude<BegunCall, { kind: "skipped" }>) {
+  switch (begun.kind) {
+    case "begun":
+      return { state: CallState.BEGUN };
+    case "unknown":
+      return { state: CallState.UNKNOWN };
+    case "finished":
+      return { state: CallState.FINISHED, result: begun.result };
+    case "answered":
+      return { state: CallState.FINISHED, result: resultOfAnswer(begun.payload) };
+  }
 }
 
 /** The log's word on what is called, which the model said and a client may have approved. */

@@ -17,6 +17,15 @@ export interface StoredCredential {
   readonly isRefreshing: boolean;
 }
 
+/** A credential that a session wants for one of these destinations, and who is told to have opened it. */
+export interface CredentialOpening {
+  readonly sessionId: string;
+  /** As kit/vault/destination.ts makes them; of those that fit, one of an earlier vault goes first. */
+  readonly destinations: readonly string[];
+  /** Of the entry `credential.open` of the audit log; its detail also gets the vault's id. */
+  readonly audit: { readonly actor: string; readonly detail: Readonly<Record<string, string>> };
+}
+
 export interface SealedText {
   readonly text: string;
   readonly keyId: string;
@@ -100,8 +109,11 @@ export interface CredentialStore {
 
   /** The session as it stands, undefined when there is none; callers check it before they look for a credential. */
   session(sessionId: string): Promise<ResolvedSession | undefined>;
-  /** The first by the session's vaults in their order, and within one by these destinations in theirs. */
-  resolve(sessionId: string, destinations: readonly string[]): Promise<StoredCredential | undefined>;
+  /**
+   * The first by the session's vaults in their order, and within one by these destinations in theirs. It is in the audit log
+   * by the time that this resolves (S5).
+   */
+  open(opening: CredentialOpening): Promise<StoredCredential | undefined>;
   /** The session's live variable credentials, of each name the first by its vaults in their order; at most 320. */
   variables(sessionId: string): Promise<StoredCredential[]>;
   /** Undefined when there is none. `epoch`, `now` and all times are the database's. */

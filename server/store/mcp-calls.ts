@@ -1,4 +1,5 @@
 /** Calls of MCP servers, each recorded before a proxy sends it (X1). */
+import type { CredentialOpening, StoredCredential } from "./credentials.ts";
 import type { HandEvent } from "./hands.ts";
 import type { LogAdvance } from "./session-append.ts";
 
@@ -10,6 +11,11 @@ export interface McpSession {
   readonly agent: string;
 }
 
+/** What a call needs besides its record; `skip` records nothing. */
+export type CallNeeds =
+  | { readonly kind: "skip" }
+  | { readonly kind: "begin"; readonly credential: CredentialOpening | undefined };
+
 /** The event that a call stands in the log as. */
 export interface McpToolUse {
   readonly type: string;
@@ -17,9 +23,11 @@ export interface McpToolUse {
 }
 
 export type BegunCall =
-  | { readonly kind: "begun" }
+  | { readonly kind: "begun"; readonly credential?: StoredCredential | undefined }
   /** Begun before, and nobody has stored a result. */
-  | { readonly kind: "unknown" }
+  | { readonly kind: "unknown"; readonly credential?: StoredCredential | undefined }
+  /** As `needs` said. */
+  | { readonly kind: "skipped" }
   | { readonly kind: "finished"; readonly result: string }
   /** The tool use has a result that no call gave: an interrupt, say. */
   | { readonly kind: "answered"; readonly payload: string };
@@ -27,8 +35,8 @@ export type BegunCall =
 export interface McpCallStore {
   session(sessionId: string): Promise<McpSession | undefined>;
   /**
-   * One transaction: the session's row is locked, its epoch compared, there is no result; then the call is recorded. `check`
-   * may throw. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
+   * One transaction: the session's row is locked, its epoch compared, there is no result; then the call is recorded and the
+   * credential is opened. `needs` and `check` may throw. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
    */
   begin(request: {
     sessionId: string;
@@ -37,6 +45,8 @@ export interface McpCallStore {
     /** Only sessions of this workspace are there; undefined: of all. */
     workspaceId: string | undefined;
     check: (toolUse: McpToolUse) => void;
+    /** Told the session as it is locked; without it the call is recorded and nothing else. */
+    needs?: (session: McpSession) => CallNeeds;
   }): Promise<BegunCall>;
   /**
    * X3, one transaction: the result is stored and its event appended. The first result stands. Undefined when no such call

@@ -5,7 +5,6 @@ import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import {
   gitDestinations,
-  hostOf,
   mcpDestination,
   normaliseServerUrl,
   variableDestination,
@@ -22,6 +21,7 @@ import {
   type ResolveCredentialRequest,
   type StoreRefreshedRequest,
 } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { opening, resolvedCredential } from "../ports/credential-opening.ts";
 import { actorOf, maySee, principalOf, scopeOf } from "../ports/principal.ts";
 import type { AuditInput, AuditStore } from "../store/audit.ts";
 import type { CredentialStore, RefreshClaimOutcome } from "../store/credentials.ts";
@@ -48,36 +48,17 @@ export class CredentialUses implements Handled {
 
   async resolveCredential(request: ResolveCredentialRequest, context: RpcContext) {
     const { sessionId, epoch, destination } = request;
-    const { credentials, audit } = this.deps;
+    const { credentials } = this.deps;
     const wanted = destinationsOf(request);
     await this.checkSession(sessionId, epoch, context);
-    const stored = await credentials.resolve(sessionId, wanted);
+    const stored = await credentials.open(opening(sessionId, epoch, destination, wanted, context));
     if (stored?.sealed === undefined) {
       throw new TendonError("NOT_FOUND", "no vault of the session has a credential for this destination", {
         resource: "credential",
         id: sessionId,
       });
     }
-    const { credential, workspaceId, sealed, version } = stored;
-    await audit.record({
-      actor: actorOf(principalOf(context)),
-      action: "credential.open",
-      subject: credential.id,
-      workspaceId,
-      sessionId,
-      detail: {
-        vault_id: credential.vaultId,
-        host: hostOf(destination) || destination,
-        epoch: String(epoch),
-      },
-    });
-    return {
-      credentialId: credential.id,
-      vaultId: credential.vaultId,
-      workspaceId,
-      sealed,
-      version: BigInt(version),
-    };
+    return resolvedCredential(stored);
   }
 
   async claimRefresh(request: ClaimRefreshRequest, context: RpcContext) {

@@ -89,6 +89,45 @@ describe("who comes in", () => {
 });
 
 describe("a recorded call", () => {
+  test("is in the log, and the use of its credential in the audit log, before a byte of the secret goes out (S5, X1)", async () => {
+    const pool = rig.vault.database.pool();
+    const session = await withVault();
+    const toolUseId = await session.uses("note");
+    const found: unknown[] = [];
+    far.answers = (_request, response, { id }) => {
+      const state = `select (select count(*)::integer from audit_entries where session_id = $1 and action = 'credential.open') as opened,
+        (select count(*)::integer from mcp_calls where session_id = $1 and tool_use_id = $2 and result is null) as begun`;
+      void pool.query(state, [session.id, toolUseId]).then(({ rows }) => {
+        found.push(rows[0]);
+        response.writeHead(200, { "content-type": "application/json" });
+        response.end(JSON.stringify({ jsonrpc: "2.0", id, result: { content: [] } }));
+      });
+      return true;
+    };
+    expect((await session.post(call("note"), { toolUseId })).status).toBe(200);
+    expect(found).toEqual([{ opened: 1, begun: 1 }]);
+    expect(far.headers.authorization).toBe(`Bearer ${SECRET}`);
+    // One that has its result opens nothing, and neither does one that the agent disables.
+    expect((await session.post(call("note"), { toolUseId })).status).toBe(200);
+    expect((await rig.vault.audit({ sessionId: session.id, action: "credential.open" })).length).toBe(1);
+  });
+
+  test("of a tool that the agent disables is not recorded, and opens no credential", async () => {
+    const vaultId = await rig.vault.home.newVault();
+    await rig.vault.home.addCredential(vaultId, bearer(far.url), SECRET);
+    const session = await newSession({ tools: { note: { disabled: true } }, vaultIds: [vaultId] });
+    const toolUseId = await session.uses("note");
+    expect(await json(await session.post(call("note"), { toolUseId }))).toMatchObject({
+      error: { data: { reason: "TOOL_DISABLED" } },
+    });
+    expect(far.seen).toEqual([]);
+    expect(await rig.vault.audit({ sessionId: session.id, action: "credential.open" })).toEqual([]);
+    const { rows } = await rig.vault.database
+      .pool()
+      .query("select 1 from mcp_calls where session_id = $1", [session.id]);
+    expect(rows).toEqual([]);
+  });
+
   test("runs once however often it is asked for, and its result is in the log once (X1, X3)", async () => {
     const session = await newSession();
     const toolUseId = await session.uses("note");

@@ -1,16 +1,22 @@
 /** What proxies and the re-sealing of the server do with credentials. */
 import { TendonError } from "../../../kit/errors.ts";
-import type { CredentialStore, RefreshClaimOutcome } from "../credentials.ts";
+import { newId } from "../../../kit/ids.ts";
+import type {
+  CredentialOpening,
+  CredentialStore,
+  RefreshClaimOutcome,
+  StoredCredential,
+} from "../credentials.ts";
 import { insertAudit } from "./audit.ts";
 import { CREDENTIAL_COLUMNS, type CredentialRow, findCredential, toStored } from "./credential-rows.ts";
-import type { Pool } from "./pool.ts";
+import type { Pool, Queryable } from "./pool.ts";
 import { dateOf } from "./timestamps.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
 type Uses = Pick<
   CredentialStore,
   | "session"
-  | "resolve"
+  | "open"
   | "variables"
   | "claimRefresh"
   | "storeRefreshed"
@@ -45,20 +51,7 @@ export function credentialUses(pool: Pool): Uses {
       if (row === undefined) return undefined;
       return { workspaceId: row.workspace_id, epoch: BigInt(row.lease_epoch), isArchived: row.is_archived };
     },
-    async resolve(sessionId, destinations) {
-      // The session's workspace is asked for at each step: a row that names another's vault leads nowhere.
-      const { rows } = await pool.query<CredentialRow>(
-        `select ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
-         cross join lateral unnest(r.vault_ids) with ordinality as wanted (vault_id, place)
-         join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
-         join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
-           and c.archived_at is null and c.sealed is not null and c.destination = any($2)
-         where s.session_id = $1
-         order by wanted.place, array_position($2, c.destination) limit 1`,
-        [sessionId, destinations],
-      );
-      return rows[0] && toStored(rows[0]);
-    },
+    open: (opening) => openCredential(pool, opening),
     async variables(sessionId) {
       const { rows } = await pool.query<CredentialRow>(
         `select distinct on (c.destination) ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
@@ -98,6 +91,37 @@ export function credentialUses(pool: Pool): Uses {
         return true;
       }),
   };
+}
+
+/** One statement: what is found is in the audit log once it is committed (S5), and without waiting for a second one. */
+export async function openCredential(
+  db: Queryable,
+  { sessionId, destinations, audit }: CredentialOpening,
+): Promise<StoredCredential | undefined> {
+  // The session's workspace is asked for at each step: a row that names another's vault leads nowhere.
+  const { rows } = await db.query<CredentialRow>(
+    `with found as (
+       select ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
+       cross join lateral unnest(r.vault_ids) with ordinality as wanted (vault_id, place)
+       join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
+       join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
+         and c.archived_at is null and c.sealed is not null and c.destination = any($2)
+       where s.session_id = $1
+       order by wanted.place, array_position($2, c.destination) limit 1),
+     noted as (
+       insert into audit_entries (audit_id, workspace_id, actor, action, subject, detail, session_id)
+       select $3, workspace_id, $4, 'credential.open', credential_id, '{"vault_id":' || to_json(vault_id)::text || $5, $1
+       from found)
+     select * from found`,
+    [sessionId, destinations, newId("audit"), audit.actor, restOfObject(audit.detail)],
+  );
+  return rows[0] && toStored(rows[0]);
+}
+
+/** JSON text of an object's members, to follow others. */
+function restOfObject(detail: Readonly<Record<string, string>>): string {
+  const text = JSON.stringify(detail);
+  return text === "{}" ? text.slice(1) : `,${text.slice(1)}`;
 }
 
 interface RefreshRow {

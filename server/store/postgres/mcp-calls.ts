@@ -1,6 +1,7 @@
 /** Calls of MCP servers in Postgres. Every transaction locks the session's row first. */
 import { notFound, TendonError } from "../../../kit/errors.ts";
-import type { BegunCall, McpCallStore } from "../mcp-calls.ts";
+import type { BegunCall, McpCallStore, McpSession } from "../mcp-calls.ts";
+import { openCredential } from "./credential-uses.ts";
 import { appendToLog } from "./hand-log.ts";
 import type { Pool } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
@@ -8,65 +9,89 @@ import { inTransaction, type Transaction } from "./transaction.ts";
 export function createMcpCallStore(pool: Pool): McpCallStore {
   return {
     async session(sessionId) {
-      const { rows } = await pool.query<{
-        workspace_id: string;
-        lease_epoch: number;
-        archived: boolean;
-        agent: string;
-      }>(
-        `select s.workspace_id, s.lease_epoch, s.agent, (s.archived_at is not null or r.archived_at is not null) as archived
-         from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)
-         where s.session_id = $1`,
-        [sessionId],
-      );
-      const row = rows[0];
-      if (row === undefined) return undefined;
-      const { workspace_id: workspaceId, lease_epoch, archived: isArchived, agent } = row;
-      return { workspaceId, epoch: BigInt(lease_epoch), isArchived, agent };
+      const { rows } = await pool.query<SessionRow>(`${SESSION_SQL} where s.session_id = $1`, [sessionId]);
+      return rows[0] && toSession(rows[0]);
     },
     begin: (request) => inTransaction(pool, (transaction) => begin(transaction, request)),
     finish: (request) => inTransaction(pool, (transaction) => finish(transaction, request)),
   };
 }
 
+interface SessionRow {
+  workspace_id: string;
+  lease_epoch: number;
+  archived: boolean;
+  agent: string;
+}
+
+const SESSION_SQL = `select s.workspace_id, s.lease_epoch, s.agent, (s.archived_at is not null or r.archived_at is not null) as archived
+  from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)`;
+
+function toSession({ workspace_id: workspaceId, lease_epoch, archived, agent }: SessionRow): McpSession {
+  return { workspaceId, epoch: BigInt(lease_epoch), isArchived: archived, agent };
+}
+
 async function begin(
   transaction: Transaction,
-  { sessionId, toolUseId, epoch, workspaceId, check }: Parameters<McpCallStore["begin"]>[0],
+  { sessionId, toolUseId, epoch, workspaceId, check, needs = RECORD_ALONE }: Beginning,
 ): Promise<BegunCall> {
-  const session = await lock(transaction, sessionId, workspaceId);
+  const { rows: sessions } = await transaction.query<SessionRow>(
+    `${SESSION_SQL} where s.session_id = $1 and ($2::text is null or s.workspace_id = $2) for no key update of s`,
+    [sessionId, workspaceId ?? null],
+  );
+  const session = sessions[0] && toSession(sessions[0]);
   if (session === undefined) throw notFound("session", sessionId);
-  if (BigInt(session.lease_epoch) !== epoch) {
+  if (session.isArchived)
+    throw new TendonError("SESSION_ARCHIVED", "the session is archived", { id: sessionId });
+  if (session.epoch !== epoch) {
     throw new TendonError("LEASE_FENCED", "a newer brain holds the session", {
-      epoch: String(session.lease_epoch),
+      epoch: String(session.epoch),
     });
   }
-  if (session.archived)
-    throw new TendonError("SESSION_ARCHIVED", "the session is archived", { id: sessionId });
-  const { rows } = await transaction.query<{
-    type: string;
-    payload: string;
-    answer: string | null;
-    begun: boolean;
-    result: string | null;
-  }>(
+  const needed = needs(session);
+  if (needed.kind === "skip") return { kind: "skipped" };
+  const row = await findToolUse(transaction, sessionId, toolUseId);
+  if (row === undefined) throw notFound("event", toolUseId);
+  check(row);
+  if (row.result !== null) return { kind: "finished", result: row.result };
+  if (row.answer !== null) return { kind: "answered", payload: row.answer };
+  if (!row.begun) {
+    await transaction.query("insert into mcp_calls (session_id, tool_use_id, epoch) values ($1, $2, $3)", [
+      sessionId,
+      toolUseId,
+      String(epoch),
+    ]);
+  }
+  const credential = needed.credential && (await openCredential(transaction, needed.credential));
+  return { kind: row.begun ? "unknown" : "begun", credential };
+}
+
+type Beginning = Parameters<McpCallStore["begin"]>[0];
+
+const RECORD_ALONE = () => ({ kind: "begin" as const, credential: undefined });
+
+interface ToolUseRow {
+  type: string;
+  payload: string;
+  answer: string | null;
+  begun: boolean;
+  result: string | null;
+}
+
+/** After the session's row is locked, in a statement of its own: it must see what the holder before has written. */
+async function findToolUse(
+  transaction: Transaction,
+  sessionId: string,
+  toolUseId: string,
+): Promise<ToolUseRow | undefined> {
+  const { rows } = await transaction.query<ToolUseRow>(
     `select e.type, e.payload, c.session_id is not null as begun, c.result,
        (select payload from events where session_id = $1 and answers = $2) as answer
      from events e left join mcp_calls c on c.session_id = $1 and c.tool_use_id = $2
      where e.session_id = $1 and e.event_id = $2`,
     [sessionId, toolUseId],
   );
-  const row = rows[0];
-  if (row === undefined) throw notFound("event", toolUseId);
-  check(row);
-  if (row.result !== null) return { kind: "finished", result: row.result };
-  if (row.answer !== null) return { kind: "answered", payload: row.answer };
-  if (row.begun) return { kind: "unknown" };
-  await transaction.query("insert into mcp_calls (session_id, tool_use_id, epoch) values ($1, $2, $3)", [
-    sessionId,
-    toolUseId,
-    String(epoch),
-  ]);
-  return { kind: "begun" };
+  return rows[0];
 }
 
 async function finish(
@@ -74,7 +99,7 @@ async function finish(
   { sessionId, toolUseId, workspaceId, result, event }: Parameters<McpCallStore["finish"]>[0],
 ): ReturnType<McpCallStore["finish"]> {
   // An archived session's call ends like any other: what happened has happened.
-  if ((await lock(transaction, sessionId, workspaceId)) === undefined) return undefined;
+  if (!(await lock(transaction, sessionId, workspaceId))) return undefined;
   const { rowCount } = await transaction.query(
     `update mcp_calls set result = $3, finished_at = clock_timestamp()
      where session_id = $1 and tool_use_id = $2 and result is null`,
@@ -93,10 +118,9 @@ async function finish(
 }
 
 async function lock(transaction: Transaction, sessionId: string, workspaceId: string | undefined) {
-  const { rows } = await transaction.query<{ lease_epoch: number; archived: boolean }>(
-    `select lease_epoch, archived_at is not null as archived from sessions
-     where session_id = $1 and ($2::text is null or workspace_id = $2) for no key update`,
+  const { rowCount } = await transaction.query(
+    `select 1 from sessions where session_id = $1 and ($2::text is null or workspace_id = $2) for no key update`,
     [sessionId, workspaceId ?? null],
   );
-  return rows[0];
+  return rowCount > 0;
 }

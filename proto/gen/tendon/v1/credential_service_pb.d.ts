@@ -450,6 +450,27 @@ export declare type ResolveMcpServerRequest = Message<"tendon.v1.ResolveMcpServe
    * @generated from field: string server_name = 3;
    */
   serverName: string;
+
+  /**
+   * Whether the session's credential for the server's URL is wanted, too.
+   *
+   * @generated from field: bool with_credential = 4;
+   */
+  withCredential: boolean;
+
+  /**
+   * Of a tool call: the tool, as the MCP server has it. Empty: no tool is called.
+   *
+   * @generated from field: string tool_name = 5;
+   */
+  toolName: string;
+
+  /**
+   * Of a tool call that is to be recorded: event id of the tool use. Empty: nothing is recorded.
+   *
+   * @generated from field: string tool_use_id = 6;
+   */
+  toolUseId: string;
 };
 
 /**
@@ -484,6 +505,27 @@ export declare type ResolveMcpServerResponse = Message<"tendon.v1.ResolveMcpServ
    * @generated from field: tendon.v1.McpToolset toolset = 3;
    */
   toolset?: McpToolset | undefined;
+
+  /**
+   * The credential, when one was wanted and a vault of the session has one.
+   *
+   * @generated from field: tendon.v1.ResolveCredentialResponse credential = 4;
+   */
+  credential?: ResolveCredentialResponse | undefined;
+
+  /**
+   * Whether a credential was looked for: a server of before does not, and is asked by ResolveCredential.
+   *
+   * @generated from field: bool credential_sought = 5;
+   */
+  credentialSought: boolean;
+
+  /**
+   * What is known of the call, when one was to be recorded; a server of before leaves it out, and is asked by BeginCall.
+   *
+   * @generated from field: tendon.v1.BeginCallResponse call = 6;
+   */
+  call?: BeginCallResponse | undefined;
 };
 
 /**
@@ -861,12 +903,14 @@ export declare const CredentialService: GenService<{
     output: typeof RecordUsesResponseSchema;
   },
   /**
-   * Finds an MCP server that a session's agent names, and what of it the agent may use.
+   * Finds an MCP server that a session's agent names, and what of it the agent may use; on request with the session's
+   * credential for it and with the record of a call, so that a call costs one question and one commit.
    *
-   * Effect: none.
-   * Idempotency: a read.
+   * Effect: none without a credential and a call; else what ResolveCredential and BeginCall do, in one transaction: none of
+   * it for a tool that the agent disables, and no credential for a call that has a result.
+   * Idempotency: a read apart from that; a repeat with the same call says what is known of it, as BeginCall does.
    * Fails: NOT_FOUND when the agent names no such server (metadata `resource`: `mcp_server`) or there is no session,
-   * LEASE_FENCED for an older epoch, SESSION_ARCHIVED.
+   * LEASE_FENCED for an older epoch, SESSION_ARCHIVED; with a call as BeginCall does.
    * Callers: proxy.
    *
    * @generated from rpc tendon.v1.CredentialService.ResolveMcpServer
