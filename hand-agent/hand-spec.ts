@@ -10,10 +10,12 @@ import {
   type HandNetwork,
   type HandResource,
   type HandSpec,
+  type MountSpec,
   type WarmSpec,
 } from "./drivers/driver.ts";
 import { mountConfigOf, mountSpecsOf } from "./mounts/mount-config.ts";
 import { runSetup } from "./setup-commands.ts";
+import { TRUST_DIR, trustVariables } from "./trust/trust-files.ts";
 
 const DEFAULT_WARM_AGE_MS = 3_600_000;
 
@@ -30,21 +32,50 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
   );
   // What has no files is given none: a session with a memory store may have such a hand beside others.
   const config = driver.capabilities.ownTools === true ? undefined : mountConfigOf(command);
-  const mounts = config === undefined ? undefined : mountSpecsOf(config, driver);
+  const kept = config === undefined ? [] : mountSpecsOf(config, driver);
+  const secret = placeholdersOf(command, driver, network);
+  const mounts = secret === undefined ? kept : [...kept, trustMount(driver)];
   // One that waits in a pool has the environment's variables alone, no mounts, and no way to the proxy.
-  const isPlain =
-    Object.keys(variables).length === 0 && mounts === undefined && command.tunnels === undefined;
+  const isPlain = Object.keys(variables).length === 0 && mounts.length === 0 && command.tunnels === undefined;
   const warm = isPlain ? warmOf(environment) : undefined;
   return {
     handId: command.handId,
-    env: { ...environment?.variables, ...variables },
+    // An environment may have trust of its own; a placeholder is what the variable is in this session.
+    env: { ...(secret && trustVariables()), ...environment?.variables, ...variables, ...secret },
     limits: limitsOf(environment),
     ...(network === undefined ? {} : { network }),
     ...(container === undefined ? {} : { container }),
     ...(warm === undefined ? {} : { warm }),
-    ...(mounts === undefined ? {} : { mounts }),
+    ...(mounts.length === 0 ? {} : { mounts }),
     resources: command.resources.flatMap(inlineOf),
   };
+}
+
+/** Variables of the session as the hand's programs see them; undefined for none. Throws HandError where they would stay that. */
+function placeholdersOf(
+  { tunnels }: ProvisionCommand,
+  driver: Driver,
+  network: HandNetwork | undefined,
+): Record<string, string> | undefined {
+  const placeholders = tunnels?.placeholders ?? [];
+  // What has no processes of its own has no variables either.
+  if (placeholders.length === 0 || driver.capabilities.ownTools === true) return undefined;
+  if (network?.mode === "limited" && network.tunnels !== undefined) {
+    return Object.fromEntries(placeholders.map(({ name, value }) => [name, value]));
+  }
+  const names = placeholders.map(({ name }) => name).join(", ");
+  throw new HandError(
+    `the session's vaults have variables (${names}), whose values are put in on the way through the agent's relay; a hand with the machine's network has no relay: choose an environment whose network is none or limited, or a session without that vault`,
+  );
+}
+
+function trustMount({ name, capabilities }: Driver): MountSpec {
+  if (capabilities.mounts !== true) {
+    throw new HandError(
+      `the driver ${name} cannot give hands the variables of their session; choose another driver`,
+    );
+  }
+  return { path: TRUST_DIR, readOnly: true };
 }
 
 /** What a driver puts into the workspace itself; the rest is given by `giveResources`. */

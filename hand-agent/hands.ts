@@ -27,6 +27,7 @@ import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { fillMounts, type Mounts } from "./mounts/mounts.ts";
 import { ProvisionTurns } from "./provision-turns.ts";
+import { giveTrust } from "./trust/trust-files.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
 
 export interface HandsOptions {
@@ -300,6 +301,7 @@ export class Hands {
       );
       const { readStored = noStoredFiles } = this.options;
       await fillMounts(this.options.mounts, hand, slot.record, limit.signal);
+      await giveTrust(hand, command.tunnels?.authorities ?? "", limit.signal);
       await giveResources(hand, command, { readStored, signal: limit.signal });
       failpoint("agent.hand_made");
       slot.record.handle = hand.handle;

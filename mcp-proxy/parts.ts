@@ -17,6 +17,9 @@ import { Credentials } from "./credentials/credentials.ts";
 import { Refresher } from "./credentials/oauth/refresher.ts";
 import { Opener } from "./credentials/opener.ts";
 import { UseJournal } from "./credentials/use-journal.ts";
+import { Authorities } from "./egress/authorities.ts";
+import { createEgress } from "./egress/egress.ts";
+import { LeafCertificates } from "./egress/leaf-certificates.ts";
 import { createGit } from "./git/git.ts";
 import { createMcp, type Mcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
@@ -45,6 +48,8 @@ export interface PartsDeps {
   readonly port: number | undefined;
   /** Takes connections out of sandboxes in place of the proxy's own handler of that kind. */
   readonly handlers?: TunnelsDeps["handlers"];
+  /** Names that are known without a name server; default: the machine's own file. */
+  readonly hostsFile?: string;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -67,7 +72,7 @@ export interface ProxyParts {
 
 export function createParts(deps: PartsDeps): ProxyParts {
   const { config, keys, connection, port, clock, log } = deps;
-  const resolver = new NameResolver({ clock });
+  const resolver = new NameResolver({ clock, ...(deps.hostsFile && { hostsFile: deps.hostsFile }) });
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
   const rules = new OutboundRules({
@@ -76,7 +81,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
     ownListeners: () => listeners.all(),
   });
   const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
-  const ca = authorities(config.TENDON_PROXY_UPSTREAM_CA_FILE);
+  const ca = trusted(config.TENDON_PROXY_UPSTREAM_CA_FILE);
   const outbound = new Outbound({ rules, resolver, proxy, clock, ca });
   const proxyClient = connection.client(ProxyService);
   const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
@@ -89,7 +94,10 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
   // A part that takes connections out of sandboxes stands here, by its kind.
   const git = createGit({ credentials, outbound, log });
-  const handlers: TunnelsDeps["handlers"] = { git, ...deps.handlers };
+  const authorities = new Authorities(keys);
+  const certificates = new LeafCertificates(authorities, clock);
+  const egress = createEgress({ credentials, certificates, outbound, privateNetworks, clock, log });
+  const handlers: TunnelsDeps["handlers"] = { git, egress, ...deps.handlers };
   const tokenKeys = new SessionTokenKeys(clock);
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
@@ -98,7 +106,10 @@ export function createParts(deps: PartsDeps): ProxyParts {
     tunnels,
     mcp,
     credentials,
-    asks: new CredentialAsks({ opener, journal, refresher, fetch, destinationsAreFixed, clock, log }),
+    asks: new CredentialAsks({
+      ...{ opener, journal, refresher, authorities, fetch },
+      ...{ destinationsAreFixed, clock, log },
+    }),
     async start() {
       await listeners.add([]);
       await journal.start();
@@ -137,7 +148,7 @@ function fetchEverywhere(fromHere: OutboundFetch, privateNetworks: PrivateNetwor
   };
 }
 
-function authorities(file: string | undefined): string[] | undefined {
+function trusted(file: string | undefined): string[] | undefined {
   if (file === undefined) return undefined;
   try {
     return [...rootCertificates, readFileSync(file, "utf8")];

@@ -34,7 +34,7 @@ const DEFAULT_TIMEOUT_MS = 15_000;
 export interface ServerLinkDeps {
   readonly connection: Connection;
   readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
-  readonly asks: Pick<CredentialAsks, "reseal" | "validate">;
+  readonly asks: Pick<CredentialAsks, "reseal" | "validate" | "authorities">;
   /** Comes with every connection, and again when what it says has changed. */
   readonly onWelcome: (welcome: ProxyWelcome) => void;
   /** A sandbox wants a connection; without it none is taken. */
@@ -142,6 +142,7 @@ export class ServerLink implements Service {
       );
     if (kind.case === "validate") answered(kind.value.askId, asks.validate(kind.value));
     else if (kind.case === "reseal") answered(kind.value.askId, asks.reseal(kind.value));
+    else if (kind.case === "authorities") answered(kind.value.askId, asks.authorities(kind.value));
     else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
     else if (kind.case === "tunnel") send({ ...onTunnel(kind.value), askId: kind.value.tunnelId });
   }

@@ -45,7 +45,7 @@ export interface AppDeps {
   readonly tracing: Tracing;
   /** How often the credential of an open stream is looked at again; the promise is 60 s with the key cache. */
   readonly recheckEveryMs?: number;
-  /** See HandDeps. Proxies of this build do not. */
+  /** False: proxies put no variables in. Default true. See HandDeps.authorities. */
   readonly servesVariables?: boolean;
 }
 

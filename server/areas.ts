@@ -10,6 +10,7 @@ import type { ServerConfig } from "./config.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
 import { createFileArea } from "./file/area.ts";
 import { createHandArea } from "./hand/area.ts";
+import { SandboxAuthorities } from "./hand/sandbox-authorities.ts";
 import { createHarnessArea } from "./harness/area.ts";
 import type { ServerMetrics } from "./http/metrics.ts";
 import { createMcpCalls } from "./mcp/calls.ts";
@@ -18,6 +19,7 @@ import { createPeerArea, type PeerArea } from "./peer/area.ts";
 import type { Area } from "./ports/area.ts";
 import type { HandControl } from "./ports/hand-control.ts";
 import type { HarnessDispatch } from "./ports/harness-dispatch.ts";
+import type { ProxyDirectory } from "./ports/proxy-directory.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
 import type { SessionArea } from "./session/area.ts";
@@ -89,6 +91,7 @@ export function createAreas(deps: AreaDeps): Area[] {
     peers: peer.peers,
     memory: memory.sync,
     tunnels: () => tunnel.streams,
+    authorities: authoritiesOf(deps, () => proxy.directory),
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
   });
@@ -123,6 +126,10 @@ function announcingDispatch(dispatch: () => HarnessDispatch, tell: PeerArea["tel
       tell({ case: "leaseWithdrawn", value: { sessionId, detail } });
     },
   };
+}
+
+function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () => ProxyDirectory) {
+  return servesVariables ? new SandboxAuthorities({ proxies, clock }) : undefined;
 }
 
 /** What is kept and told, and does nothing by itself. */

@@ -29,7 +29,7 @@ export interface ServerOptions {
   readonly replaceAdminKey?: boolean;
   /** See AppDeps. */
   readonly recheckEveryMs?: number;
-  /** See HandDeps. */
+  /** See AppDeps. */
   readonly servesVariables?: boolean;
 }
 

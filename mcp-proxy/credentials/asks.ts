@@ -3,6 +3,7 @@ import { create, fromJsonString, type MessageInitShape, toJsonString } from "@bu
 import { messageOf, TendonError } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type {
+  AskAuthorities,
   AskReseal,
   AskValidate,
   ProxyAnswerSchema,
@@ -12,6 +13,7 @@ import {
   CredentialUseSchema,
   ValidateCredentialResponseSchema,
 } from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import type { Authorities } from "../egress/authorities.ts";
 import { mergedSecret, type Opened, type Opener } from "./opener.ts";
 import { CredentialRefusal } from "./refusal.ts";
 import { type TrialDeps, trialHost, tryCredential } from "./trial.ts";
@@ -20,6 +22,8 @@ import type { UseJournal } from "./use-journal.ts";
 export interface AsksDeps extends TrialDeps {
   readonly opener: Opener;
   readonly journal: UseJournal;
+  /** What sandboxes trust. */
+  readonly authorities: Pick<Authorities, "certificatesOf">;
   /** A credential keeps its destination until its secret is entered again. */
   readonly destinationsAreFixed: boolean;
   readonly log: Logger;
@@ -70,6 +74,16 @@ export class CredentialAsks {
       const message = create(ValidateCredentialResponseSchema, result);
       return { validation: toJsonString(ValidateCredentialResponseSchema, message) };
     });
+  }
+
+  /** Of a workspace. Does not reject. */
+  async authorities({ workspaceId }: Pick<AskAuthorities, "workspaceId">): Promise<Answer> {
+    try {
+      return { authorities: await this.deps.authorities.certificatesOf(workspaceId) };
+    } catch (error) {
+      this.deps.log.error({ workspaceId, error: messageOf(error) }, "authorities could not be made");
+      return { reason: "UNAVAILABLE", message: "the proxy failed; try again" };
+    }
   }
 
   private redirected(opened: Opened, use: CredentialUse): Opened {

@@ -5,12 +5,14 @@
 import type { Clock } from "../../kit/clock.ts";
 import { isTendonError } from "../../kit/errors.ts";
 import type { Client } from "../../kit/rpc/client.ts";
+import { isAllowedHost } from "../../kit/vault/allowed-hosts.ts";
 import {
   destinationOf,
   gitDestinations,
   hostOf,
   mcpDestination,
   normaliseServerUrl,
+  variableDestination,
 } from "../../kit/vault/destination.ts";
 import {
   CredentialPurpose,
@@ -61,6 +63,34 @@ export interface Grant {
 /** What the server has just found for a need, in the audit log by then; "none": it has none. For one use. */
 export type Resolved = ResolveCredentialResponse | "none";
 
+/** A variable that a sandbox of a session names by its placeholder, towards one host. */
+export interface VariableNeed {
+  readonly sessionId: string;
+  readonly workspaceId: string;
+  readonly epoch: bigint;
+  readonly name: string;
+  /** Lower case, without a dot at its end. */
+  readonly host: string;
+  /** As the audit log names it: with its port where that is not 443. */
+  readonly place: string;
+}
+
+/** A variable's value that may be put in for this host, now. */
+export interface VariableGrant {
+  readonly name: string;
+  readonly value: string;
+  readonly inHeaders: boolean;
+  readonly inBody: boolean;
+  /** Records that it was put in; `result` is the answer's HTTP status, or a reason in lower case. */
+  used(result: string): void;
+  /** Records that a placeholder of it was left as it was. */
+  left(reason: string): void;
+}
+
+interface Resolvable extends Pick<CredentialNeed, "sessionId" | "workspaceId" | "epoch" | "destination"> {
+  readonly purpose: CredentialPurpose;
+}
+
 const CALL_WITHIN_MS = 5_000;
 /** How long before its end a token is refreshed. */
 const AHEAD_MS = 60_000;
@@ -91,7 +121,48 @@ export class Credentials {
     }
   }
 
-  private async resolve(need: CredentialNeed): Promise<ResolveCredentialResponse | undefined> {
+  /**
+   * Undefined when the session has no such variable, or it is for other hosts; then its placeholder stays, and the audit log
+   * says so. Throws as `grant` does.
+   */
+  async variable(need: VariableNeed): Promise<VariableGrant | undefined> {
+    const { name, host, place, sessionId } = need;
+    const { journal } = this.deps;
+    journal.requireRoom();
+    const purpose = CredentialPurpose.VARIABLE as const;
+    const wanted = { ...need, destination: name, purpose };
+    const resolved = await this.resolve(wanted);
+    const credentialId = resolved?.credentialId ?? "";
+    const record = (action: "inject" | "refuse", result: string) =>
+      journal.record({ credentialId, sessionId, action, host: place, result });
+    if (resolved === undefined) {
+      record("refuse", "no_such_variable");
+      return undefined;
+    }
+    let opened: Opened;
+    try {
+      opened = await this.open(resolved, wanted);
+    } catch (error) {
+      if (error instanceof CredentialRefusal) record("refuse", error.reason.toLowerCase());
+      throw error;
+    }
+    const { kind } = opened.use;
+    if (kind.case !== "environmentVariable" || !isAllowedHost(host, kind.value.allowedHosts)) {
+      record("refuse", "host_not_allowed");
+      return undefined;
+    }
+    const { inHeaders, inBody } = kind.value;
+    return {
+      name,
+      value: opened.secret.value,
+      inHeaders,
+      inBody,
+      used: (result) => record("inject", result),
+      left: (reason) => record("refuse", reason),
+    };
+  }
+
+  private async resolve(need: Resolvable): Promise<ResolveCredentialResponse | undefined> {
     const { sessionId, epoch, destination, purpose } = need;
     try {
       const request = { sessionId, epoch, destination, purpose };
@@ -103,7 +174,7 @@ export class Credentials {
   }
 
   /** Obeys the sealed use alone: the workspace must be the token's, and the destination the one that is wanted. */
-  private async open(resolved: ResolveCredentialResponse, need: CredentialNeed): Promise<Opened> {
+  private async open(resolved: ResolveCredentialResponse, need: Resolvable): Promise<Opened> {
     const { credentialId, vaultId, workspaceId, sealed } = resolved;
     if (workspaceId !== need.workspaceId) {
       throw new CredentialRefusal(
@@ -161,7 +232,8 @@ export class Credentials {
   }
 }
 
-function wantedDestinations({ purpose, destination }: CredentialNeed): readonly string[] {
+function wantedDestinations({ purpose, destination }: Resolvable): readonly string[] {
+  if (purpose === CredentialPurpose.VARIABLE) return [variableDestination(destination)];
   if (purpose === CredentialPurpose.GIT) return gitDestinations(destination) ?? [];
   const url = normaliseServerUrl(destination);
   return url === undefined ? [] : [mcpDestination(url)];

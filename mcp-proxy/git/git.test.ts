@@ -47,6 +47,7 @@ beforeAll(async () => {
     handId: "h",
     epoch: 1,
     kind: "git" as const,
+    variables: [],
   };
   way = net.createServer({ allowHalfOpen: true }, (stream) => {
     handler({ ...names, host: "127.0.0.1", port: host.port, stream });

@@ -13,7 +13,7 @@ import { dialFirst } from "../../kit/network/dial-first.ts";
 import { parseHost } from "../../kit/network/host-name.ts";
 import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
 import { OutboundRefusal } from "./refusal.ts";
-import type { Destination, OutboundRules } from "./rules.ts";
+import { type Destination, isPublic, type OutboundRules } from "./rules.ts";
 import { secureSocket } from "./secure-socket.ts";
 
 export interface OutboundOptions {
@@ -75,6 +75,16 @@ export class Outbound {
       throw unreachable(destination, error);
     } finally {
       stop();
+    }
+  }
+
+  /** Whether this machine knows a public address of the host. What it then dials is judged by `connect`. */
+  async hasPublicAddress({ host }: Pick<Destination, "host">): Promise<boolean> {
+    try {
+      return (await this.resolve(host)).some((address) => isPublic(address));
+    } catch (error) {
+      if (error instanceof OutboundRefusal) return false;
+      throw error;
     }
   }
 

@@ -38,6 +38,12 @@ interface Route {
   readonly pool: string;
 }
 
+/** Through the hand agent that has this hand of the session. */
+interface HandRoute {
+  readonly sessionId: string;
+  readonly handId: string;
+}
+
 interface Way extends Route {
   readonly http: HttpAgent;
   readonly https: HttpsAgent;
@@ -71,7 +77,7 @@ export class PrivateNetworks {
 
   /** A connection by TLS where `isSecure`. Rejects with an OutboundRefusal, or the signal's reason. */
   async connect(
-    { sessionId, pool }: Route,
+    route: Route | HandRoute,
     { host, port, isSecure }: { readonly host: string; readonly port: number; readonly isSecure: boolean },
     signal?: AbortSignal,
   ): Promise<Duplex> {
@@ -88,12 +94,13 @@ export class PrivateNetworks {
     try {
       signals.throwIfAborted();
       const call = this.deps.client.openTunnel({ signal: opening.signal });
-      const stream = await openTunnel(call, { pool, sessionId, host: name, port });
+      const stream = await openTunnel(call, { ...route, host: name, port });
       return isSecure ? await secureSocket(stream, host, this.deps.ca, signals) : likeSocket(stream);
     } catch (error) {
       signal?.throwIfAborted();
+      const network = "pool" in route ? `pool "${route.pool}"` : "the hand's own agent";
       throw refusalOf(
-        `${name}:${port} in the network of pool "${pool}"`,
+        `${name}:${port} in the network of ${network}`,
         limit.signal.aborted ? limit.signal.reason : error,
       );
     } finally {

@@ -131,6 +131,12 @@ function isNever(plain: string): boolean {
   return family === "ipv6" && !GLOBAL_V6.check(plain, family) && !LOCAL.check(plain, family);
 }
 
+/** An address of the internet, in whatever form. */
+export function isPublic(address: string): boolean {
+  const plain = unwrap(address);
+  return plain !== undefined && !isNever(plain) && !LOCAL.check(plain, familyOf(plain));
+}
+
 function familyOf(address: string): "ipv4" | "ipv6" {
   return isIPv4(address) ? "ipv4" : "ipv6";
 }

@@ -25,6 +25,8 @@ export interface SandboxConnection {
   /** Lower case, without a dot at its end; the server allowed the hand to reach it by this kind. */
   readonly host: string;
   readonly port: number;
+  /** For egress: names of the session's variables that are for this host. */
+  readonly variables: readonly string[];
   readonly stream: Duplex;
 }
 

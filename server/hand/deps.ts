@@ -6,12 +6,13 @@ import type { Peers } from "../ports/peers.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import type { TunnelStreams } from "../ports/tunnels.ts";
 import type { Store } from "../store/store.ts";
+import type { SandboxAuthorities } from "./sandbox-authorities.ts";
 import type { HandTiming } from "./timing.ts";
 
 export interface HandDeps {
   readonly store: Pick<
     Store,
-    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "sessions" | "events" | "credentials"
+    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "files" | "sessions" | "events" | "credentials"
   >;
   /** Undefined: memory stores in hands are not kept up to date. */
   readonly memory?: MemorySync | undefined;
@@ -20,10 +21,10 @@ export interface HandDeps {
   readonly peers: Peers;
   readonly tunnels: () => Pick<TunnelStreams, "fromAgent">;
   /**
-   * Whether proxies put the values of variables into what hands send. While none does, hands reach the hosts of variables as
-   * they would without them: a way that leads nowhere must not take the place of one that leads there.
+   * What hands of sessions with variables trust. Undefined: proxies put no variables in, and hands reach the hosts of variables
+   * as they would without them: a way that leads nowhere must not take the place of one that leads there.
    */
-  readonly servesVariables?: boolean;
+  readonly authorities?: Pick<SandboxAuthorities, "of"> | undefined;
   readonly clock: Clock;
   readonly logger: Logger;
   readonly timing: HandTiming;

@@ -1,5 +1,9 @@
-/** Which connections of a hand its agent's relay carries to the proxy. Only a sorting: `tunnel/` decides at each again. */
+/**
+ * Which connections of a hand its agent's relay carries to the proxy, and what its programs need for that. Only a sorting:
+ * `tunnel/` decides at each again.
+ */
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { placeholderOf } from "../../kit/vault/placeholder.ts";
 import type { HandTunnelsSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandResource } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { CredentialUse } from "../../proto/gen/tendon/v1/vault_service_pb.js";
@@ -11,28 +15,31 @@ type HandTunnels = MessageInitShape<typeof HandTunnelsSchema>;
 
 const MAX_EGRESS_HOSTS = 320;
 
-/** Undefined for a hand of which nothing goes to a proxy. */
+/** Undefined for a hand of which nothing goes to a proxy. Throws as SandboxAuthorities does. */
 export async function tunnelsOf(
-  { store, servesVariables }: Pick<HandDeps, "store" | "servesVariables">,
+  { store, authorities }: Pick<HandDeps, "store" | "authorities">,
   hand: HandRecord,
 ): Promise<HandTunnels | undefined> {
   if (hand.sessionId === undefined) return undefined;
-  const variables = servesVariables === true ? await store.credentials.variables(hand.sessionId) : [];
-  return wantedTunnels(
+  const variables = authorities === undefined ? [] : await store.credentials.variables(hand.sessionId);
+  const wanted = wantedTunnels(
     resourcesOf(hand),
     variables.map(({ credential }) => credential.use),
   );
+  if (authorities === undefined || variables.length === 0) return wanted;
+  return { ...wanted, authorities: await authorities.of(hand.workspaceId) };
 }
 
 /** Of a hand with these repositories, in a session with these variables (pure). */
 export function wantedTunnels(
   resources: readonly HandResource[],
   uses: readonly (CredentialUse | undefined)[],
-): HandTunnels | undefined {
+): Omit<HandTunnels, "$typeName"> | undefined {
   const git = resources.some(({ kind }) => kind.case === "gitRepository");
-  const hosts = uses.flatMap((use) =>
-    use?.kind.case === "environmentVariable" ? use.kind.value.allowedHosts : [],
-  );
+  const variables = uses.flatMap((use) => (use?.kind.case === "environmentVariable" ? [use.kind.value] : []));
+  const hosts = variables.flatMap(({ allowedHosts }) => allowedHosts);
   const egressHosts = [...new Set(hosts)].slice(0, MAX_EGRESS_HOSTS);
-  return git || egressHosts.length > 0 ? { git, egressHosts } : undefined;
+  if (!git && egressHosts.length === 0) return undefined;
+  const placeholders = variables.map(({ name }) => ({ name, value: placeholderOf(name) }));
+  return { git, egressHosts, placeholders };
 }

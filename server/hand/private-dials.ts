@@ -1,6 +1,7 @@
 /** Hand agents as those who connect to hosts of their networks, for the tunnel area. */
 import { REASONS, type Reason, TendonError } from "../../kit/errors.ts";
 import type { PrivateAgent, PrivateAgents, PrivateTarget } from "../ports/private-agents.ts";
+import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { AgentConnections } from "./agent-connections.ts";
 import type { AgentLinks } from "./agent-link.ts";
 import type { HandDeps } from "./deps.ts";
@@ -28,7 +29,19 @@ export class PrivateDials implements PrivateAgents {
   async ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[] | undefined> {
     const agents = pool === "" ? [] : await this.deps.store.handAgents.candidates(workspaceId, pool);
     if (agents.length === 0) return undefined;
-    const found = agents
+    const found = this.reachable(agents);
+    this.turn += 1;
+    const first = found.length === 0 ? 0 : this.turn % found.length;
+    return [...found.slice(first), ...found.slice(0, first)];
+  }
+
+  async byId(workspaceId: string, handAgentId: string): Promise<PrivateAgent[] | undefined> {
+    const agent = await this.deps.store.handAgents.find(handAgentId);
+    return agent?.workspaceId === workspaceId ? this.reachable([agent]) : undefined;
+  }
+
+  private reachable(agents: readonly HandAgentRecord[]): PrivateAgent[] {
+    return agents
       .flatMap((agent) => this.links.reach(agent) ?? [])
       .filter((link) => !link.draining)
       .map((link): PrivateAgent => {
@@ -36,9 +49,6 @@ export class PrivateDials implements PrivateAgents {
         return { handAgentId: link.handAgentId, generation: link.generation, replicaId };
       })
       .sort((a, b) => (a.handAgentId < b.handAgentId ? -1 : 1));
-    this.turn += 1;
-    const first = found.length === 0 ? 0 : this.turn % found.length;
-    return [...found.slice(first), ...found.slice(0, first)];
   }
 
   async dialHere(

@@ -19,6 +19,21 @@ export type Provisioned =
   | { readonly kind: "ready"; readonly hand: HandRecord }
   | { readonly kind: "failed"; readonly part: Part; readonly reason: Reason; readonly message: string };
 
+interface Lacking {
+  readonly part: Part;
+  readonly reason: Reason;
+}
+
+const NO_AGENT: Lacking = { part: "server", reason: "NO_HAND_AGENT" };
+const NO_PROXY: Lacking = { part: "proxy", reason: "NOT_CONFIGURED" };
+
+/** Of a proxy; it may come, or have room, in time. */
+const NO_ANSWER: readonly Reason[] = ["NOT_CONFIGURED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "LIMIT_EXCEEDED"];
+
+type WantedTunnels =
+  | { readonly kind: "known"; readonly value: Awaited<ReturnType<typeof tunnelsOf>> }
+  | { readonly kind: "missing"; readonly why: string };
+
 export class Provisioner implements Service {
   readonly name = "hand provisioner";
   private readonly deps: HandDeps;
@@ -98,6 +113,8 @@ export class Provisioner implements Service {
     }
     const deadlineMs = clock.monotonicMs() + this.timeoutMs(asked);
     let why = "no hand agent was found";
+    // What is missing when the time is over.
+    let lacks: Lacking = NO_AGENT;
     for (;;) {
       if (this.stopped) throw new TendonError("DRAINING", "the server stops; ask again");
       const hand = await store.hands.find(asked.handId);
@@ -105,7 +122,8 @@ export class Provisioner implements Service {
       if (hand.state === "parked") return this.resume(hand);
       if (hand.state !== "provisioning") return settled(hand);
       const leftMs = deadlineMs - clock.monotonicMs();
-      if (leftMs <= 0) return this.fail(hand, "server", "NO_HAND_AGENT", why);
+      if (leftMs <= 0) return this.fail(hand, lacks.part, lacks.reason, why);
+      lacks = NO_AGENT;
       if (hand.handAgentId === undefined) {
         const placed = await this.place(hand);
         if (placed === undefined) continue;
@@ -113,8 +131,16 @@ export class Provisioner implements Service {
       } else {
         const link = await this.links.locate(hand.handAgentId);
         if (link !== undefined) {
+          const tunnels = await this.tunnelsFor(hand);
+          if (tunnels.kind === "missing") {
+            ({ why } = tunnels);
+            lacks = NO_PROXY;
+            await store.hands.setDetail(hand.handId, `waits: ${why}`);
+            await this.changed(Math.min(timing.lookAgainMs, leftMs));
+            continue;
+          }
           why = `hand agent ${hand.handAgentId} did not make it in time`;
-          const outcome = await this.provisionOn(link, hand, leftMs);
+          const outcome = await this.provisionOn(link, hand, tunnels.value, leftMs);
           if (outcome !== undefined) return outcome;
           continue;
         }
@@ -173,16 +199,28 @@ export class Provisioner implements Service {
     return link !== undefined && !link.draining;
   }
 
+  /** What a hand's programs trust comes from proxies: while none is there, the hand waits for one. */
+  private async tunnelsFor(hand: HandRecord): Promise<WantedTunnels> {
+    try {
+      return { kind: "known", value: await tunnelsOf(this.deps, hand) };
+    } catch (error) {
+      if (NO_ANSWER.some((reason) => isTendonError(error, reason))) {
+        return { kind: "missing", why: `the session has variables: ${messageOf(error)}` };
+      }
+      throw error;
+    }
+  }
+
   /** Undefined when the connection ended before the answer: the same hand is asked for again on the next one. */
   private async provisionOn(
     link: AgentLink,
     hand: HandRecord,
+    tunnels: Awaited<ReturnType<typeof tunnelsOf>>,
     leftMs: number,
   ): Promise<Provisioned | undefined> {
     try {
       failpoint("server.hand_placed");
       const mounts = await mountsOf(this.deps, hand);
-      const tunnels = await tunnelsOf(this.deps, hand);
       const answer = await link.command(
         {
           case: "provision",

@@ -21,6 +21,8 @@ export interface PrivateAgents {
    * when no agent has joined the pool.
    */
   ofPool(workspaceId: string, pool: string): Promise<PrivateAgent[] | undefined>;
+  /** This agent, if it can be asked now; undefined when there is none of that id in the workspace. */
+  byId(workspaceId: string, handAgentId: string): Promise<PrivateAgent[] | undefined>;
   /**
    * Has an agent of this replica connect to the host; resolves once it has, and opens its stream. NO_HAND_AGENT when this
    * replica does not hold it; ROLE_NOT_ALLOWED when its machine does not let it, UNAVAILABLE when the host is not reached,

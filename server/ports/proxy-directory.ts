@@ -1,6 +1,7 @@
 /** What the other areas may ask of the part that knows proxies. */
 import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type {
+  AskAuthorities,
   AskFinishConnect,
   AskReseal,
   AskStartConnect,
@@ -16,6 +17,7 @@ type Ask<M> = Omit<M, "$typeName" | "$unknown" | "askId">;
 export type ProxyAsk =
   | { readonly case: "validate"; readonly value: Ask<AskValidate> }
   | { readonly case: "reseal"; readonly value: Ask<AskReseal> }
+  | { readonly case: "authorities"; readonly value: Ask<AskAuthorities> }
   | { readonly case: "startConnect"; readonly value: Ask<AskStartConnect> }
   | { readonly case: "finishConnect"; readonly value: Ask<AskFinishConnect> };
 
@@ -25,6 +27,8 @@ export function askWithId(ask: ProxyAsk, askId: string) {
     case "validate":
       return { case: ask.case, value: { ...ask.value, askId } };
     case "reseal":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "authorities":
       return { case: ask.case, value: { ...ask.value, askId } };
     case "startConnect":
       return { case: ask.case, value: { ...ask.value, askId } };

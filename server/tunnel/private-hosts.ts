@@ -8,11 +8,13 @@ import type { ProxyTunnelOpen } from "../../proto/gen/tendon/v1/proxy_service_pb
 import { maySee, type Principal } from "../ports/principal.ts";
 import type { PrivateAgent, PrivateAgents } from "../ports/private-agents.ts";
 import type { CredentialStore } from "../store/credentials.ts";
+import type { HandStore } from "../store/hands.ts";
 import { refusal, type Target, targetOf } from "./rules.ts";
 
 export interface PrivateHostsDeps {
   readonly agents: () => PrivateAgents;
   readonly credentials: Pick<CredentialStore, "session">;
+  readonly hands: Pick<HandStore, "find">;
   readonly clock: Clock;
 }
 
@@ -23,6 +25,8 @@ const LOOK_EVERY_MS = 200;
 const MAX_TRIES = 3;
 /** No other agent is tried after so long: a turn waits for this. */
 const TRY_WITHIN_MS = 12_000;
+
+type Lookup = () => Promise<PrivateAgent[] | undefined>;
 
 export interface PrivateRoute {
   readonly target: Target;
@@ -40,17 +44,33 @@ export class PrivateHosts {
   async route(open: ProxyTunnelOpen, principal: Principal, signal: AbortSignal): Promise<PrivateRoute> {
     const target = targetOf(open.host, open.port);
     if (target === undefined) throw invalidField("open.host", "must be a host name or address, with a port");
-    if (open.pool === "") throw invalidField("open.pool", "must name the pool that reaches the host");
+    if ((open.pool === "") === (open.handId === "")) {
+      throw invalidField(
+        "open.pool",
+        "must name the pool that reaches the host, or hand_id a hand, and not both",
+      );
+    }
     const session = await this.deps.credentials.session(open.sessionId);
     if (session === undefined || !maySee(principal, session.workspaceId))
       throw notFound("session", open.sessionId);
     // One that is archived still ends what it had begun; what a session may begin is the proxy's to say.
-    const agents = await this.agentsOf(session.workspaceId, open.pool, signal);
-    if (agents === undefined) {
-      throw refusal("NO_HAND_AGENT", `the workspace has no hand agent in pool "${open.pool}"`);
-    }
+    const { workspaceId } = session;
+    const look = await this.lookup(open, workspaceId);
+    const agents = await this.online(look, signal);
+    const whose = open.pool === "" ? `that has hand "${open.handId}"` : `of pool "${open.pool}"`;
+    if (agents === undefined) throw refusal("NO_HAND_AGENT", `the workspace has no hand agent ${whose}`);
     if (agents.length > 0) return { target, agents: agents.slice(0, MAX_TRIES) };
-    throw refusal("NO_HAND_AGENT", `no hand agent of pool "${open.pool}" is online`);
+    throw refusal("NO_HAND_AGENT", `no hand agent ${whose} is online`);
+  }
+
+  /** How the agents are found that may be asked: by their pool, or as the one that has a hand of the session. */
+  private async lookup({ pool, handId, sessionId }: ProxyTunnelOpen, workspaceId: string): Promise<Lookup> {
+    const { agents, hands } = this.deps;
+    if (handId === "") return () => agents().ofPool(workspaceId, pool);
+    const hand = await hands.find(handId);
+    const { handAgentId } = hand ?? {};
+    if (hand?.sessionId !== sessionId || handAgentId === undefined) throw notFound("hand", handId);
+    return () => agents().byId(workspaceId, handAgentId);
   }
 
   /**
@@ -79,15 +99,11 @@ export class PrivateHosts {
     throw failures.find((error) => !isTendonError(error, "ROLE_NOT_ALLOWED")) ?? failures[0] ?? none();
   }
 
-  private async agentsOf(
-    workspaceId: string,
-    pool: string,
-    signal: AbortSignal,
-  ): Promise<PrivateAgent[] | undefined> {
-    const { agents, clock } = this.deps;
+  private async online(look: Lookup, signal: AbortSignal): Promise<PrivateAgent[] | undefined> {
+    const { clock } = this.deps;
     const deadlineMs = clock.monotonicMs() + AGENT_WITHIN_MS;
     for (;;) {
-      const found = await agents().ofPool(workspaceId, pool);
+      const found = await look();
       if (found === undefined || found.length > 0 || clock.monotonicMs() >= deadlineMs) return found;
       await clock.sleep(LOOK_EVERY_MS, signal);
     }

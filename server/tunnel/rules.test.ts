@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { HandRecord } from "../store/hands.ts";
-import { checkHand, isAmong, repositoriesAt, targetOf } from "./rules.ts";
+import { checkHand, repositoriesAt, targetOf } from "./rules.ts";
 
 const repository = (url: string) =>
   create(HandResourceSchema, { kind: { case: "gitRepository", value: { url } } });
@@ -20,14 +20,6 @@ test("git goes to the hosts of the hand's repositories, with their ports, and to
   expect(at("git.example", 443)).toEqual(["https://Git.Example/a/b.git"]);
   expect(at("other.example", 8443)).toEqual(["https://other.example:8443/c"]);
   expect([...at("other.example", 443), ...at("git.example", 8443), ...at("example", 443)]).toEqual([]);
-});
-
-test("a host of a variable is itself, or all below a domain but not the domain", () => {
-  const hosts = ["api.example", "*.wild.example", "192.0.2.7"];
-  for (const host of ["api.example", "a.wild.example", "a.b.wild.example", "192.0.2.7"])
-    expect(isAmong(host, hosts)).toBe(true);
-  for (const host of ["wild.example", "xwild.example", "sub.api.example", "api.example.evil", "192.0.2.70"])
-    expect(isAmong(host, hosts)).toBe(false);
 });
 
 test("what has two readings is no target", () => {

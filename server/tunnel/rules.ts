@@ -38,13 +38,6 @@ export function repositoriesAt(target: Target, resources: readonly HandResource[
   });
 }
 
-/** `*.example.com` stands for all below it, on every port. */
-export function isAmong(host: string, allowedHosts: readonly string[]): boolean {
-  return allowedHosts.some((allowed) =>
-    allowed.startsWith("*.") ? host.endsWith(allowed.slice(1)) : host === allowed,
-  );
-}
-
 /** Throws when the hand may have no connections now. A hand that is being made clones its repositories. */
 export function checkHand(
   hand: HandRecord,

@@ -2,13 +2,14 @@
 import { create, fromJson, type JsonValue } from "@bufbuild/protobuf";
 import { invalidField, notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
+import { isAllowedHost } from "../../kit/vault/allowed-hosts.ts";
 import { TunnelKind, type TunnelOpen } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type HandResource, HandResourceSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { AskedRepositorySchema } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { TunnelAsk } from "../ports/tunnels.ts";
 import type { CredentialStore } from "../store/credentials.ts";
 import type { HandRecord, HandStore } from "../store/hands.ts";
-import { checkHand, hostNotAllowed, isAmong, refusal, repositoriesAt, type Target, targetOf } from "./rules.ts";
+import { checkHand, hostNotAllowed, refusal, repositoriesAt, type Target, targetOf } from "./rules.ts";
 
 export interface TunnelAccessDeps {
   readonly hands: Pick<HandStore, "find">;
@@ -35,7 +36,7 @@ export class TunnelAccess {
     const session = await this.deps.credentials.session(sessionId);
     if (session === undefined || session.workspaceId !== workspaceId) throw notFound("session", sessionId);
     if (session.isArchived) throw refusal("SESSION_ARCHIVED", "the hand's session is archived");
-    await this.checkTarget(kind, target, hand, sessionId);
+    const variables = await this.checkTarget(kind, target, hand, sessionId);
     const { epoch } = session;
     const repositories = kind === TunnelKind.GIT ? repositoriesAt(target, resourcesOf(hand)) : [];
     return {
@@ -46,27 +47,31 @@ export class TunnelAccess {
       handId,
       kind,
       ...target,
+      variables,
       repositories: repositories.map((each) => create(AskedRepositorySchema, each)),
     };
   }
 
+  /** Names of the variables that are for the target; none for git. */
   private async checkTarget(
     kind: TunnelKind,
     target: Target,
     hand: HandRecord,
     sessionId: string,
-  ): Promise<void> {
+  ): Promise<string[]> {
     if (kind === TunnelKind.GIT) {
-      if (repositoriesAt(target, resourcesOf(hand)).length > 0) return;
+      if (repositoriesAt(target, resourcesOf(hand)).length > 0) return [];
       throw hostNotAllowed("git", target);
     }
     if (kind !== TunnelKind.EGRESS) throw invalidField("open.kind", "is not known to this server");
     const variables = await this.deps.credentials.variables(sessionId);
-    const hosts = variables.flatMap(({ credential }) => {
+    const names = variables.flatMap(({ credential }) => {
       const use = credential.use?.kind;
-      return use?.case === "environmentVariable" ? use.value.allowedHosts : [];
+      if (use?.case !== "environmentVariable") return [];
+      return isAllowedHost(target.host, use.value.allowedHosts) ? [use.value.name] : [];
     });
-    if (!isAmong(target.host, hosts)) throw hostNotAllowed("egress", target);
+    if (names.length === 0) throw hostNotAllowed("egress", target);
+    return names;
   }
 }
 

@@ -32,6 +32,8 @@ export interface TestProxyOptions {
   readonly upstreamCaFile?: string | undefined;
   /** What harnesses are told; not set: where it listens. */
   readonly proxyUrl?: string;
+  /** Names and their addresses, in place of the machine's own file. */
+  readonly hostsFile?: string;
   /** For connections out of sandboxes, in place of the proxy's own. */
   readonly handlers?: PartsDeps["handlers"];
 }
@@ -79,6 +81,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     clock: systemClock,
     log,
     ...(handlers && { handlers }),
+    ...(options.hostsFile && { hostsFile: options.hostsFile }),
   });
   const link = new ServerLink({
     connection,

@@ -14,7 +14,11 @@ export interface TcpRelay {
   close(): Promise<void>;
 }
 
-export async function startTcpRelay(targetPort: number): Promise<TcpRelay> {
+/** `onBytes` is told of all that passes, in both directions. */
+export async function startTcpRelay(
+  targetPort: number,
+  onBytes: (bytes: Buffer) => void = () => {},
+): Promise<TcpRelay> {
   const sockets = new Set<Socket>();
   let made = 0;
   let aimedAt = targetPort;
@@ -27,7 +31,8 @@ export async function startTcpRelay(targetPort: number): Promise<TcpRelay> {
     ] as const) {
       sockets.add(from);
       from.setNoDelay(true);
-      from.on("data", (bytes) => {
+      from.on("data", (bytes: Buffer) => {
+        onBytes(bytes);
         if (!frozen.has(from)) to.write(bytes);
       });
       from.on("error", () => {});

@@ -48,10 +48,20 @@ export interface TunnelRig {
 
 export async function startTunnelRig(
   agentEnv: Record<string, string> = {},
-  { servesVariables = true }: { servesVariables?: boolean } = {},
+  {
+    servesVariables = true,
+    proxyOptions = {},
+    onAgentBytes,
+  }: {
+    servesVariables?: boolean;
+    /** For the first proxy and those that come later. */
+    proxyOptions?: Partial<TestProxyOptions>;
+    /** Told of what passes between the agent and its server. */
+    onAgentBytes?: (bytes: Buffer) => void;
+  } = {},
 ): Promise<TunnelRig> {
   const vault = await startVaultRig({ peers: true, servesVariables });
-  const agentsWay = await startTcpRelay(vault.server.port);
+  const agentsWay = await startTcpRelay(vault.server.port, onAgentBytes);
   const { server, home, database } = vault;
   const keys = await newSealingKeys();
   const harnessKey = await server.localKey("harness");
@@ -62,7 +72,7 @@ export async function startTunnelRig(
       rig.handle(connection);
     };
     const handlers = { git: handler, egress: handler };
-    return startProxy({ url: at.url, key: vault.proxyKey, keys, handlers, ...options });
+    return startProxy({ url: at.url, key: vault.proxyKey, keys, handlers, ...proxyOptions, ...options });
   };
   const dir = await makeAgentDir();
   const { secret } = await server.client(AdminService).createJoinToken({ workspaceId: home.workspaceId });

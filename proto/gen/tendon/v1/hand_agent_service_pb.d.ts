@@ -5,7 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
-import type { DriverDescription, ExecutionResult, HandResource, HandState, LeftProcess, MachineResources } from "./hand_pb.js";
+import type { DriverDescription, ExecutionResult, HandResource, HandState, HandVariable, LeftProcess, MachineResources } from "./hand_pb.js";
 import type { Duration } from "@bufbuild/protobuf/wkt";
 import type { EnvironmentSpec } from "./environment_pb.js";
 
@@ -801,6 +801,20 @@ export declare type HandTunnels = Message<"tendon.v1.HandTunnels"> & {
    * @generated from field: repeated string egress_hosts = 2;
    */
   egressHosts: string[];
+
+  /**
+   * Variables of the hand's processes with a placeholder each, which the proxy replaces on the way to those hosts.
+   *
+   * @generated from field: repeated tendon.v1.HandVariable placeholders = 3;
+   */
+  placeholders: HandVariable[];
+
+  /**
+   * Certificates that the hand's programs trust besides the system's: what the proxy shows for those hosts. PEM.
+   *
+   * @generated from field: string authorities = 4;
+   */
+  authorities: string;
 };
 
 /**

@@ -7,7 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { CommandResult, ConnectResponse, StartTransfer, StartTunnel, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
-import type { AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
+import type { AskAuthorities, AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 import type { Preview } from "./event_pb.js";
 
 /**
@@ -665,6 +665,14 @@ export declare type ForwardProxyAskRequest = Message<"tendon.v1.ForwardProxyAskR
      */
     value: AskReseal;
     case: "reseal";
+  } | {
+    /**
+     * Name what sandboxes of a workspace have to trust.
+     *
+     * @generated from field: tendon.v1.AskAuthorities authorities = 3;
+     */
+    value: AskAuthorities;
+    case: "authorities";
   } | {
     /**
      * Begin to connect a vault.

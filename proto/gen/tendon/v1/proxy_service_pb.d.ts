@@ -174,6 +174,13 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
   validation: string;
 
   /**
+   * Certificates of the authorities that sandboxes of the workspace trust, PEM, one after the other; when that was asked.
+   *
+   * @generated from field: string authorities = 6;
+   */
+  authorities: string;
+
+  /**
    * A connect that was begun, when that was asked.
    *
    * @generated from field: tendon.v1.ConnectStarted connect_started = 16;
@@ -419,6 +426,14 @@ export declare type ProxyServiceConnectResponse = Message<"tendon.v1.ProxyServic
      */
     value: ServerDraining;
     case: "draining";
+  } | {
+    /**
+     * Name what sandboxes of a workspace have to trust.
+     *
+     * @generated from field: tendon.v1.AskAuthorities authorities = 8;
+     */
+    value: AskAuthorities;
+    case: "authorities";
   } | {
     /**
      * Begin to connect a vault to an MCP server.
@@ -790,6 +805,33 @@ export declare type AskFinishConnect = Message<"tendon.v1.AskFinishConnect"> & {
 export declare const AskFinishConnectSchema: GenMessage<AskFinishConnect>;
 
 /**
+ * Asks for the authorities whose certificates the proxy shows to sandboxes of a workspace. Their keys are in proxies alone.
+ *
+ * @generated from message tendon.v1.AskAuthorities
+ */
+export declare type AskAuthorities = Message<"tendon.v1.AskAuthorities"> & {
+  /**
+   * Id of this.
+   *
+   * @generated from field: string ask_id = 1;
+   */
+  askId: string;
+
+  /**
+   * The workspace.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+};
+
+/**
+ * Describes the message tendon.v1.AskAuthorities.
+ * Use `create(AskAuthoritiesSchema)` to create a new message.
+ */
+export declare const AskAuthoritiesSchema: GenMessage<AskAuthorities>;
+
+/**
  * A session ended.
  *
  * @generated from message tendon.v1.ForgetSession
@@ -870,6 +912,13 @@ export declare type AskTunnel = Message<"tendon.v1.AskTunnel"> & {
    * @generated from field: string workspace_id = 8;
    */
   workspaceId: string;
+
+  /**
+   * For egress: names of the session's variables that are for this host; the sealed text of each says so again.
+   *
+   * @generated from field: repeated string variables = 9;
+   */
+  variables: string[];
 
   /**
    * For git: the hand's repositories at this host.
@@ -957,7 +1006,7 @@ export declare type OpenTunnelRequest = Message<"tendon.v1.OpenTunnelRequest"> &
 export declare const OpenTunnelRequestSchema: GenMessage<OpenTunnelRequest>;
 
 /**
- * Names a tunnel, or asks for one.
+ * Names a tunnel, or asks for one: through an agent of a pool, or through the one that has a hand.
  *
  * @generated from message tendon.v1.ProxyTunnelOpen
  */
@@ -996,6 +1045,13 @@ export declare type ProxyTunnelOpen = Message<"tendon.v1.ProxyTunnelOpen"> & {
    * @generated from field: int32 port = 5;
    */
   port: number;
+
+  /**
+   * Hand of the session whose agent reaches the host; in place of a pool.
+   *
+   * @generated from field: string hand_id = 6;
+   */
+  handId: string;
 };
 
 /**

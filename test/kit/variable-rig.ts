@@ -1,0 +1,216 @@
+/**
+ * The way of a variable, whole: hands of a hand agent's built program, server, proxy with its own handler of egress, and a host
+ * with TLS and an authority of the test's own, which keeps what it was sent and repeats it in several ways.
+ */
+import { execFile } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import type { IncomingMessage, ServerResponse } from "node:http";
+import { createServer as createTlsServer, type Server } from "node:https";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { brotliCompressSync, gzipSync } from "node:zlib";
+import { createCertificates, type TestCertificates } from "./test-certificates.ts";
+import { startTunnelRig, type TunnelHand, type TunnelRig } from "./tunnel-rig.ts";
+import type { VaultRig } from "./vault-rig.ts";
+
+/** Has what URLs, JSON, HTML and base64 each write in a way of their own. */
+export const VALUE = "sk-canary/0123456789+ab&cd==";
+
+export interface SeenRequest {
+  readonly method: string;
+  readonly url: string;
+  readonly headers: IncomingMessage["headers"];
+  readonly rawHeaders: readonly string[];
+  readonly body: Buffer;
+}
+
+export interface RepeatingHost {
+  readonly port: number;
+  /** What came, newest last. */
+  readonly seen: SeenRequest[];
+  readonly certificates: TestCertificates;
+  close(): Promise<void>;
+}
+
+/** Loopback addresses beside the one that programs in a hand never ask a proxy for. */
+export const HOST = "127.0.0.2";
+export const PRIVATE_HOST = "127.0.0.3";
+export const NAMES = ["api.example", "deep.wild.example", "other.example"] as const;
+
+export interface VariableRig {
+  readonly tunnels: TunnelRig;
+  readonly host: RepeatingHost;
+  /** With API_KEY, for api.example, all below wild.example, HOST and PRIVATE_HOST. */
+  readonly vault: string;
+  readonly audit: VaultRig["audit"];
+  /** All that has passed between the agent and its server. */
+  readonly throughAgent: Buffer[];
+  urlOf(host: string): string;
+  newHand(options?: Parameters<TunnelRig["newHand"]>[0]): Promise<TunnelHand>;
+  stop(): Promise<void>;
+}
+
+/** `agentEnv` and `proxy`: settings beside those that this needs. */
+export async function startVariableRig({
+  agentEnv = {},
+  proxy = {},
+}: {
+  agentEnv?: Record<string, string>;
+  proxy?: { deny?: string[] };
+} = {}): Promise<VariableRig> {
+  const host = await startRepeatingHost();
+  const names = await hostsFile();
+  const throughAgent: Buffer[] = [];
+  const tunnels = await startTunnelRig(agentEnv, {
+    onAgentBytes: (bytes) => throughAgent.push(bytes),
+    proxyOptions: {
+      ...proxy,
+      handlers: {},
+      hostsFile: names.path,
+      upstreamCaFile: host.certificates.caFile,
+    },
+  });
+  const { home } = tunnels.vault;
+  const vault = await home.newVault();
+  const use = {
+    name: "API_KEY",
+    allowedHosts: ["api.example", "*.wild.example", "wrong.example", HOST, PRIVATE_HOST],
+    inHeaders: true,
+    inBody: true,
+  };
+  await home.addCredential(vault, { kind: { case: "environmentVariable", value: use } }, VALUE);
+  return {
+    tunnels,
+    host,
+    vault,
+    audit: tunnels.vault.audit,
+    throughAgent,
+    urlOf: (name) => `https://${name}:${host.port}`,
+    newHand: (options = {}) => tunnels.newHand({ vaultIds: [vault], ...options }),
+    async stop() {
+      await tunnels.stop();
+      await host.close();
+      await names.remove();
+    },
+  };
+}
+
+/** Listens at every address of loopback; its certificate is for all NAMES, HOST and PRIVATE_HOST, but not for `wrong.example`. */
+export async function startRepeatingHost(): Promise<RepeatingHost> {
+  const certificates = await createCertificates();
+  const { certFile, keyFile } = await issueFor(certificates, [
+    ...NAMES.map((name) => `DNS:${name}`),
+    ...[HOST, PRIVATE_HOST].map((address) => `IP:${address}`),
+  ]);
+  const seen: SeenRequest[] = [];
+  const server: Server = createTlsServer(
+    { cert: readFileSync(certFile), key: readFileSync(keyFile), ALPNProtocols: ["http/1.1"] },
+    (request, response) => void repeat(request, response, seen),
+  );
+  server.listen(0, "0.0.0.0");
+  await new Promise((resolve) => server.once("listening", resolve));
+  return {
+    port: (server.address() as AddressInfo).port,
+    seen,
+    certificates,
+    async close() {
+      server.closeAllConnections();
+      await new Promise((resolve) => server.close(resolve));
+      await certificates.remove();
+    },
+  };
+}
+
+async function issueFor(certificates: TestCertificates, names: readonly string[]) {
+  const { certFile, keyFile } = await certificates.issue("host");
+  const at = (file: string) => join(certificates.directory, file);
+  await writeFile(at("host.ext"), `subjectAltName=${names.join(",")}\n`);
+  const run = promisify(execFile);
+  await run("openssl", [
+    ...[
+      "x509",
+      "-req",
+      "-in",
+      at("host.csr"),
+      "-CA",
+      at("ca.crt"),
+      "-CAkey",
+      at("ca.key"),
+      "-CAcreateserial",
+    ],
+    ...["-out", certFile, "-days", "2", "-extfile", at("host.ext")],
+  ]);
+  return { certFile, keyFile };
+}
+
+async function repeat(
+  request: IncomingMessage,
+  response: ServerResponse,
+  seen: SeenRequest[],
+): Promise<void> {
+  const parts: Buffer[] = [];
+  request.on("error", () => {});
+  response.on("error", () => {});
+  try {
+    for await (const part of request) parts.push(part as Buffer);
+  } catch {
+    return; // the other side has given up
+  }
+  const body = Buffer.concat(parts);
+  const { method = "", url = "", headers, rawHeaders } = request;
+  seen.push({ method, url, headers, rawHeaders, body });
+  const said = `${headers["x-key"] ?? ""} ${headers.authorization ?? ""} ${body.subarray(0, 2_000).toString()}`;
+  const { pathname } = new URL(url, "https://host");
+  switch (pathname) {
+    case "/gzip":
+      return void response
+        .writeHead(200, { "content-encoding": "gzip", "content-type": "text/plain" })
+        .end(gzipSync(said));
+    case "/br":
+      return void response.writeHead(200, { "content-encoding": "br" }).end(brotliCompressSync(said));
+    case "/odd":
+      return void response.writeHead(200, { "content-encoding": "lzma" }).end(said);
+    case "/header":
+      return void response
+        .writeHead(200, { "x-said": said, "set-cookie": ["a=1", `b=${headers["x-key"] ?? ""}`] })
+        .end("ok");
+    case "/pieces":
+      return inPieces(response, `${said}\n`);
+    case "/redirect":
+      return void response.writeHead(302, { location: "https://evil.example/" }).end();
+    case "/large": {
+      response.writeHead(200, { "content-type": "application/octet-stream" });
+      for (let block = 0; block < 64; block++) {
+        if (!response.write(Buffer.alloc(256 * 1024, block)))
+          await new Promise((resolve) => response.once("drain", resolve));
+      }
+      return void response.end();
+    }
+    case "/open":
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      return void response.write("data: first\n\n");
+    default:
+      return void response
+        .writeHead(200, { "content-type": "text/plain", "content-length": Buffer.byteLength(said) })
+        .end(said);
+  }
+}
+
+/** One byte at a time, each in a TLS record of its own: a value never comes in one piece. */
+async function inPieces(response: ServerResponse, text: string): Promise<void> {
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  for (const byte of Buffer.from(text))
+    await new Promise((resolve) => response.write(Buffer.from([byte]), resolve));
+  response.end();
+}
+
+/** A file of names for the proxy. */
+async function hostsFile(): Promise<{ path: string; remove: () => Promise<void> }> {
+  const folder = await mkdtemp(join(tmpdir(), "tendon-hosts-"));
+  const path = join(folder, "hosts");
+  await writeFile(path, `${HOST} ${NAMES.join(" ")} wrong.example\n`);
+  return { path, remove: () => rm(folder, { recursive: true, force: true }) };
+}
