@@ -1,13 +1,14 @@
 /** The driver whose hands are MCP servers, with the reference servers and with one that misbehaves as it is told. */
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pino } from "pino";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
 import type { Hand } from "../../hand-agent/drivers/driver.ts";
 import { McpDriver } from "../../hand-agent/drivers/mcp/mcp-driver.ts";
+import { STOP_GRACE_MS } from "../../hand-agent/drivers/mcp/mcp-hand.ts";
 import type { McpServerConfig } from "../../hand-agent/drivers/mcp/server-config.ts";
-import { systemClock } from "../../kit/clock.ts";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 import { eventually } from "../kit/eventually.ts";
 import { everythingServer, filesystemServer } from "../kit/mcp-servers.ts";
 import { markedProcesses, zombiesBelow } from "../kit/process-list.ts";
@@ -24,9 +25,9 @@ afterEach(async () => {
 });
 afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
 
-function driverOf(server: McpServerConfig, lines: string[] = []): McpDriver {
+function driverOf(server: McpServerConfig, lines: string[] = [], clock = systemClock): McpDriver {
   const log = pino({ level: "info" }, { write: (line: string) => void lines.push(line) });
-  return new McpDriver({ server, dataDir, clock: systemClock, log });
+  return new McpDriver({ server, dataDir, clock, log });
 }
 
 async function handOf(driver: McpDriver) {
@@ -177,17 +178,24 @@ describe("with a server that misbehaves", () => {
 
   test("a call that times out beside another leaves that one alone, and the server ends with the last of them", async () => {
     const { hand, call } = await handOf(driverOf(trouble()));
-    const other = call("wait", { ms: 1_500 });
+    expect(textOf(await call("count", {}))).toBe("1");
+    const file = join(dataDir, "go-on");
+    const other = call("wait", { file });
     const result = await call("hang", {}, { timeoutMs: 100 });
     expect(result).toMatchObject({ isError: true, outcome: "timed_out" });
     expect(textOf(result)).toMatch(/timed out after 100ms\. The server was told; it may still be at it/);
     expect(result.leftProcesses).toHaveLength(1);
+    writeFileSync(file, "");
     expect(textOf(await other)).toBe("waited");
     expect(markedProcesses("mcp-trouble", hand.id)).toEqual([]);
   });
 
   test("a server that ends what it was told to is kept with its memory", async () => {
-    const { call } = await handOf(driverOf(trouble()));
+    const patient: Clock = {
+      ...systemClock,
+      sleep: (ms, signal) => systemClock.sleep(ms === STOP_GRACE_MS ? 30_000 : ms, signal),
+    };
+    const { call } = await handOf(driverOf(trouble(), [], patient));
     expect(textOf(await call("count", {}))).toBe("1");
     const result = await call("obey", {}, { timeoutMs: 100 });
     expect(textOf(result)).toMatch(/the server has ended the call/);

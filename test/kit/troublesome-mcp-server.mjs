@@ -1,5 +1,6 @@
 /** An MCP server over standard input and output whose tools do what servers should not. Plain, so that it starts fast. */
 import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { createInterface } from "node:readline";
 
 let count = 0;
@@ -18,7 +19,11 @@ const TOOLS = {
     if (child) spawn("sleep", ["1000"], { detached: true, stdio: "ignore" }).unref();
     send({ method: "notifications/progress", params: { progressToken: _meta.progressToken, progress: 1 } });
   },
-  wait: ({ id, arguments: { ms } }) => setTimeout(() => answer(id, "waited"), ms),
+  /** Ends once the file is there. */
+  wait: ({ id, arguments: { file } }) => {
+    const look = () => (existsSync(file) ? answer(id, "waited") : setTimeout(look, 20));
+    look();
+  },
   obey: ({ id }) => obedient.add(id),
   flood: ({ id, arguments: { chars } }) => answer(id, "x".repeat(chars)),
   complain: ({ id, arguments: { lines } }) => {

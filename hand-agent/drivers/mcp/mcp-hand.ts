@@ -41,7 +41,7 @@ export interface McpHandOptions {
 
 const DEFAULT_TIMEOUT_MS = 120_000;
 /** For a server that was told to stop to say that it has; then it is ended. */
-const STOP_GRACE_MS = 400;
+export const STOP_GRACE_MS = 400;
 /** Lines of progress that wait for a reader; what comes meanwhile is left out. */
 const MAX_WAITING_LINES = 64;
 const ENDED_WITH_CALL = "it had been ended with a call";
