@@ -13,6 +13,7 @@ import { CredentialService } from "../proto/gen/tendon/v1/credential_service_pb.
 import { ProxyService, type ProxyWelcome } from "../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { ProxyConfig } from "./config.ts";
 import { CredentialAsks } from "./credentials/asks.ts";
+import { Connects } from "./credentials/connect/connects.ts";
 import { Credentials } from "./credentials/credentials.ts";
 import { Refresher } from "./credentials/oauth/refresher.ts";
 import { Opener } from "./credentials/opener.ts";
@@ -58,6 +59,7 @@ export interface ProxyParts {
   /** Credentials of sessions, for whatever sends requests of theirs. */
   readonly credentials: Credentials;
   readonly asks: CredentialAsks;
+  readonly connects: Connects;
   /** Connections out of sandboxes. */
   readonly tunnels: Tunnels;
   /** MCP servers of sessions. */
@@ -110,6 +112,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       ...{ opener, journal, refresher, authorities, fetch },
       ...{ destinationsAreFixed, clock, log },
     }),
+    connects: new Connects({ keys, opener, fetch, clock, log }),
     async start() {
       await listeners.add([]);
       await journal.start();

@@ -23,6 +23,7 @@ import {
   type ProxyWelcome,
 } from "../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Answer, CredentialAsks } from "./credentials/asks.ts";
+import type { Connects } from "./credentials/connect/connects.ts";
 
 const BACKOFF = { firstMs: 100, maxMs: 10_000, resetAfterMs: 30_000 };
 /** How long the server may take to say welcome. */
@@ -35,6 +36,7 @@ export interface ServerLinkDeps {
   readonly connection: Connection;
   readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
   readonly asks: Pick<CredentialAsks, "reseal" | "validate" | "authorities">;
+  readonly connects: Pick<Connects, "start" | "finish">;
   /** Comes with every connection, and again when what it says has changed. */
   readonly onWelcome: (welcome: ProxyWelcome) => void;
   /** A sandbox wants a connection; without it none is taken. */
@@ -134,7 +136,7 @@ export class ServerLink implements Service {
     { kind }: ProxyServiceConnectResponse,
     send: (answer: MessageInitShape<typeof ProxyAnswerSchema>) => void,
   ): void {
-    const { asks, onForgetSession, onTunnel = () => NO_TUNNELS, log } = this.deps;
+    const { asks, connects, onForgetSession, onTunnel = () => NO_TUNNELS, log } = this.deps;
     const answered = (askId: string, answer: Promise<Answer>) =>
       void answer.then(
         (value) => send({ ...value, askId }),
@@ -143,6 +145,8 @@ export class ServerLink implements Service {
     if (kind.case === "validate") answered(kind.value.askId, asks.validate(kind.value));
     else if (kind.case === "reseal") answered(kind.value.askId, asks.reseal(kind.value));
     else if (kind.case === "authorities") answered(kind.value.askId, asks.authorities(kind.value));
+    else if (kind.case === "startConnect") answered(kind.value.askId, connects.start(kind.value));
+    else if (kind.case === "finishConnect") answered(kind.value.askId, connects.finish(kind.value));
     else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
     else if (kind.case === "tunnel") send({ ...onTunnel(kind.value), askId: kind.value.tunnelId });
   }

@@ -27,8 +27,9 @@ import {
   type UseOptions,
   useOf,
 } from "../credential-options.ts";
+import { credentialText, useWords } from "../credential-text.ts";
 import { formatFields, formatTable } from "../table.ts";
-import { enumWord, pairsText, parsePair, timeText } from "../words.ts";
+import { enumWord, parsePair } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 interface Common extends UseOptions, SecretOptions {
@@ -186,41 +187,4 @@ function credentialTable(credentials: readonly Credential[]): string {
     credential.archivedAt ? "archived" : credential.refreshProblem,
   ]);
   return formatTable(["ID", "NAME", "KIND", "FOR", ""], rows);
-}
-
-function credentialText(credential: Credential): string {
-  const [kind, place] = useWords(credential.use);
-  return formatFields([
-    ["id", credential.id],
-    ["vault", credential.vaultId],
-    ["name", credential.displayName],
-    ["kind", kind],
-    ["for", place],
-    ["metadata", pairsText(credential.metadata)],
-    ["sealed to", credential.sealingKeyId],
-    ["created", timeText(credential.createdAt)],
-    ["token ends", timeText(credential.expiresAt)],
-    ["refreshed", timeText(credential.refreshedAt)],
-    ["problem", credential.refreshProblem],
-    ["archived", timeText(credential.archivedAt)],
-  ]);
-}
-
-/** Kind and destination. */
-function useWords(use: CredentialUse | undefined): [string, string] {
-  const kind = use?.kind;
-  switch (kind?.case) {
-    case "staticBearer":
-      return ["bearer", kind.value.serverUrl];
-    case "header":
-      return [`header ${kind.value.headerName}`, kind.value.serverUrl];
-    case "oauth":
-      return ["oauth", kind.value.serverUrl];
-    case "git":
-      return ["git", kind.value.url];
-    case "environmentVariable":
-      return [`variable ${kind.value.name}`, kind.value.allowedHosts.join(" ")];
-    default:
-      return ["", ""];
-  }
 }

@@ -9,6 +9,7 @@ import { CALL_WITHIN, onAction } from "../command.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { pairsText, parsePair, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+import { addVaultConnect } from "./vault-connect.ts";
 
 interface VaultOptions {
   name?: string;
@@ -25,6 +26,7 @@ export function addVaultCommands(program: Command): void {
     `
 Examples:
   tendon vault create "my tokens"
+  tendon vault connect vlt_01… https://mcp.example.com/mcp
   tendon credential create vlt_01… --bearer https://mcp.example.com/mcp <token.txt
   tendon session create --vault vlt_01… --message "…"`,
   );
@@ -51,6 +53,7 @@ Examples:
     const { vault: found } = await api.vaults.getVault({ vaultId: String(args[0]) }, CALL_WITHIN);
     output.message(VaultSchema, found!, () => vaultText(found!));
   });
+  addVaultConnect(vault);
   addChanges(vault);
 }
 

@@ -1,11 +1,11 @@
 /** Tries a credential against its destination. What the far side answers is never repeated but for its status. */
-import { BUILD } from "../../kit/build.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { hostOf, normaliseServerUrl } from "../../kit/vault/destination.ts";
 import { CredentialValidity } from "../../proto/gen/tendon/v1/vault_service_pb.js";
-import type { OutboundFetch, OutboundRequest } from "../outbound/fetch.ts";
+import type { OutboundFetch } from "../outbound/fetch.ts";
 import { OutboundRefusal } from "../outbound/refusal.ts";
 import { injectedHeaders } from "./injection.ts";
+import { endProbeSession, mcpProbe, type Probe } from "./mcp-probe.ts";
 import {
   expiryOf,
   type Refresher,
@@ -32,7 +32,6 @@ export interface TrialResult {
 }
 
 const ANSWER_WITHIN_MS = 10_000;
-const MCP_VERSION = "2025-11-25";
 
 /** Does not reject for what the far side does. */
 export async function tryCredential(deps: TrialDeps, credential: VersionedCredential): Promise<TrialResult> {
@@ -105,7 +104,7 @@ async function probe(deps: TrialDeps, opened: Opened, result: TrialResult): Prom
     const response = await deps.fetch(request.url, { ...request.init, signal: limit.signal });
     await response.body?.cancel();
     judge(response.status, result);
-    await endSession(deps, request, response, limit.signal);
+    await endProbeSession(deps.fetch, request, response, limit.signal);
   } catch (error) {
     result.validity = CredentialValidity.UNKNOWN;
     result.detail =
@@ -129,11 +128,6 @@ function judge(status: number, result: TrialResult): void {
   }
 }
 
-interface Probe {
-  readonly url: string;
-  readonly init: OutboundRequest;
-}
-
 /** The request, or why there is none. */
 function probeOf(opened: Opened): Probe | string {
   const { kind } = opened.use;
@@ -148,35 +142,7 @@ function probeOf(opened: Opened): Probe | string {
     return "the value of a variable cannot be tried";
   if (normaliseServerUrl(kind.value.serverUrl)?.startsWith("hand-agent:"))
     return "its server is reached through a hand agent, from where it cannot be tried";
-  const body = JSON.stringify({
-    jsonrpc: "2.0",
-    id: 1,
-    method: "initialize",
-    params: {
-      protocolVersion: MCP_VERSION,
-      capabilities: {},
-      clientInfo: { name: "tendon", version: BUILD },
-    },
-  });
-  const mcp = { accept: "application/json, text/event-stream", "content-type": "application/json" };
-  return {
-    url: kind.value.serverUrl,
-    init: { method: "POST", headers: { ...mcp, ...headers }, body, redirect: "same-origin" },
-  };
-}
-
-/** A server that has opened an MCP session for the try is told that it is over; whether it cares does not matter. */
-async function endSession(
-  deps: TrialDeps,
-  { url, init }: Probe,
-  response: Response,
-  signal: AbortSignal,
-): Promise<void> {
-  const id = response.headers.get("mcp-session-id");
-  if (id === null) return;
-  const headers = { ...(init.headers as Record<string, string>), "mcp-session-id": id };
-  const ended = await deps.fetch(url, { method: "DELETE", headers, signal }).catch(() => undefined);
-  await ended?.body?.cancel();
+  return mcpProbe(kind.value.serverUrl, headers);
 }
 
 /** For the audit log. */

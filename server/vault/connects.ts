@@ -62,7 +62,7 @@ export class Connects {
     checkClient(request);
     checkRedirectUri(redirectUri);
     const credentialId = await this.credentialFor(vault, serverUrl);
-    const clientSecret = await this.sealedPart(vault, request, "client_secret", request.clientSecret);
+    const clientSecret = await this.sealedPart(vault, "client_secret", request.clientSecret, request);
     const names = { workspaceId: vault.workspaceId, vaultId: vault.id, credentialId };
     const ask = { ...names, principal: caller.actor, serverUrl, redirectUri, clientId, clientSecret };
     const host = hostOf(serverUrl);
@@ -83,7 +83,7 @@ export class Connects {
     const vault = await this.liveVault(request.vaultId, caller);
     if ((request.code === undefined) === (error === ""))
       throw invalidField("code", "an answer has either a code or an error");
-    const code = await this.sealedPart(vault, undefined, "code", request.code);
+    const code = await this.sealedPart(vault, "code", request.code);
     const names = { workspaceId: vault.workspaceId, vaultId: vault.id, principal: caller.actor };
     const finished = await this.recorded(vault, caller, {}, async () => {
       await this.claim(vault, connectState);
@@ -129,9 +129,9 @@ export class Connects {
   /** What only the proxy may read, sealed to it; empty for none. It names no credential, so that it can be kept as none. */
   private async sealedPart(
     vault: Vault,
-    use: { readonly serverUrl: string } | undefined,
     field: "client_secret" | "code",
     secret: CredentialSecret | undefined,
+    { serverUrl = "", clientId = "" }: { readonly serverUrl?: string; readonly clientId?: string } = {},
   ): Promise<string> {
     if (secret === undefined) return "";
     if (secret.form.case === "sealed") {
@@ -147,7 +147,7 @@ export class Connects {
       );
     const only = create(PlainSecretSchema, field === "code" ? { value: text } : { clientSecret: text });
     const whose = { workspaceId: vault.workspaceId, vaultId: vault.id, credentialId: "" };
-    return (await this.deps.sealing.seal(whose, oauthUse(use?.serverUrl ?? ""), only)).text;
+    return (await this.deps.sealing.seal(whose, oauthUse(serverUrl, clientId), only)).text;
   }
 
   /** Before anything is sent: whoever shows the state again, also on another replica, is refused. */
@@ -241,8 +241,8 @@ function checkClient({ clientId, clientSecret, clientAuth }: StartConnectRequest
     throw invalidField("client_auth", "none goes without a secret");
 }
 
-function oauthUse(serverUrl: string) {
-  return create(CredentialUseSchema, { kind: { case: "oauth", value: { serverUrl } } });
+function oauthUse(serverUrl: string, clientId = "") {
+  return create(CredentialUseSchema, { kind: { case: "oauth", value: { serverUrl, clientId } } });
 }
 
 function sealedText(text: string, knownKeys: Parameters<typeof checkSealed>[1]) {

@@ -93,6 +93,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
       sealingKeys: keys.map(({ keyId, publicJwk }) => ({ keyId, publicJwk })),
     },
     asks: parts.asks,
+    connects: parts.connects,
     onWelcome: (welcome) => parts.welcomed(welcome),
     onTunnel: (ask) => parts.tunnels.asked(ask),
     onForgetSession: (sessionId) => parts.forgetSession(sessionId),

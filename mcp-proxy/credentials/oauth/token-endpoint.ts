@@ -1,7 +1,8 @@
-/** One request to an OAuth token endpoint (RFC 6749, section 6). Nothing of its body is ever repeated but a known error code. */
+/** One request to an OAuth token endpoint (RFC 6749, 4.1.3 and 6). Nothing of its body is ever repeated but a known error code. */
 import type { Clock } from "../../../kit/clock.ts";
 import { hostOf } from "../../../kit/vault/destination.ts";
 import type { OauthUse, PlainSecret } from "../../../proto/gen/tendon/v1/vault_service_pb.js";
+import { boundedText, jsonObject } from "../../outbound/bounded-text.ts";
 import type { OutboundFetch } from "../../outbound/fetch.ts";
 import { OutboundRefusal } from "../../outbound/refusal.ts";
 
@@ -11,6 +12,8 @@ export interface Tokens {
   readonly refreshToken: string | undefined;
   /** By the wall clock; undefined when the endpoint does not say. */
   readonly expiresAtMs: number | undefined;
+  /** Undefined: as it was asked for. */
+  readonly scope: string | undefined;
 }
 
 export interface TokenFailure {
@@ -34,6 +37,7 @@ export interface TokenEndpointDeps {
 const ANSWER_WITHIN_MS = 10_000;
 const MAX_ANSWER_BYTES = 64 * 1024;
 const MAX_TOKEN_CHARS = 16_384;
+const MAX_SCOPE_CHARS = 2_048;
 const MAX_LIFE_S = 10 * 365 * 24 * 3600;
 /** Errors of the standard, and whether they end the grant. */
 const ERRORS: Readonly<Record<string, boolean>> = {
@@ -47,11 +51,39 @@ const ERRORS: Readonly<Record<string, boolean>> = {
   server_error: false,
 };
 
-/** Asks for new tokens, once. Does not reject. */
-export async function requestTokens(
+/** What an authorization code is traded with. */
+export interface CodeGrant {
+  readonly code: string;
+  readonly redirectUri: string;
+  readonly verifier: string;
+}
+
+/** Asks for new tokens with the refresh token, once. Does not reject. */
+export function requestTokens(
+  deps: TokenEndpointDeps,
+  use: OauthUse,
+  secret: PlainSecret,
+): Promise<TokenOutcome> {
+  const grant = { grant_type: "refresh_token", refresh_token: secret.refreshToken };
+  return askForTokens(deps, use, secret, { ...grant, ...(use.scope !== "" && { scope: use.scope }) });
+}
+
+/** Trades a code for tokens, once; of the secret only the client's counts. Does not reject. */
+export function exchangeCode(
+  deps: TokenEndpointDeps,
+  use: OauthUse,
+  secret: PlainSecret,
+  { code, redirectUri, verifier }: CodeGrant,
+): Promise<TokenOutcome> {
+  const grant = { grant_type: "authorization_code", code };
+  return askForTokens(deps, use, secret, { ...grant, redirect_uri: redirectUri, code_verifier: verifier });
+}
+
+async function askForTokens(
   { fetch, clock }: TokenEndpointDeps,
   use: OauthUse,
   secret: PlainSecret,
+  grant: Readonly<Record<string, string>>,
 ): Promise<TokenOutcome> {
   const limit = new AbortController();
   const stop = clock.after(ANSWER_WITHIN_MS, () => limit.abort(new Error("timeout")));
@@ -59,12 +91,12 @@ export async function requestTokens(
     const response = await fetch(use.tokenEndpoint, {
       method: "POST",
       headers: { ...authorization(use, secret), accept: "application/json", "content-type": FORM },
-      body: form(use, secret).toString(),
+      body: form(use, secret, grant).toString(),
       signal: limit.signal,
-      // A redirect would show the refresh token to somebody else.
+      // A redirect would show what is sent to somebody else.
       redirect: "error",
     });
-    const text = await readText(response, limit.signal);
+    const text = (await boundedText(response, MAX_ANSWER_BYTES, limit.signal)) ?? "";
     return response.ok ? granted(text, response.status, clock.nowMs()) : refused(text, response.status);
   } catch (error) {
     if (limit.signal.aborted) return failure("timeout");
@@ -83,11 +115,10 @@ export function tokenHost(use: OauthUse): string {
 
 const FORM = "application/x-www-form-urlencoded";
 
-function form(use: OauthUse, secret: PlainSecret): URLSearchParams {
-  const fields = new URLSearchParams({ grant_type: "refresh_token", refresh_token: secret.refreshToken });
+function form(use: OauthUse, secret: PlainSecret, grant: Readonly<Record<string, string>>): URLSearchParams {
+  const fields = new URLSearchParams(grant);
   if (use.clientAuth !== "client_secret_basic") fields.set("client_id", use.clientId);
   if (use.clientAuth === "client_secret_post") fields.set("client_secret", secret.clientSecret);
-  if (use.scope !== "") fields.set("scope", use.scope);
   if (use.resource !== "") fields.set("resource", use.resource);
   return fields;
 }
@@ -100,25 +131,14 @@ function authorization(use: OauthUse, secret: PlainSecret): Record<string, strin
   return { authorization: `Basic ${Buffer.from(pair).toString("base64")}` };
 }
 
-async function readText(response: Response, signal: AbortSignal): Promise<string> {
-  const chunks: Uint8Array[] = [];
-  let bytes = 0;
-  for await (const chunk of (response.body ?? []) as AsyncIterable<Uint8Array>) {
-    signal.throwIfAborted();
-    bytes += chunk.byteLength;
-    if (bytes > MAX_ANSWER_BYTES) return "";
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString("utf8");
-}
-
 function granted(text: string, httpStatus: number, nowMs: number): TokenOutcome {
-  const body = parse(text);
+  const body = jsonObject(text);
   const {
     access_token: accessToken,
     refresh_token: refreshToken,
     expires_in: expiresIn,
     token_type: type,
+    scope,
   } = body;
   const isBearer = type === undefined || (typeof type === "string" && type.toLowerCase() === "bearer");
   if (
@@ -133,8 +153,20 @@ function granted(text: string, httpStatus: number, nowMs: number): TokenOutcome 
   return {
     kind: "tokens",
     httpStatus,
-    tokens: { accessToken, refreshToken: refreshToken || undefined, expiresAtMs },
+    tokens: {
+      accessToken,
+      refreshToken: refreshToken || undefined,
+      expiresAtMs,
+      scope: isScope(scope) ? scope : undefined,
+    },
   };
+}
+
+/** RFC 6749, 3.3. */
+export function isScope(value: unknown): value is string {
+  return (
+    typeof value === "string" && value.length <= MAX_SCOPE_CHARS && /^[!#-[\]-~]+( [!#-[\]-~]+)*$/.test(value)
+  );
 }
 
 function isToken(value: unknown): value is string {
@@ -142,20 +174,11 @@ function isToken(value: unknown): value is string {
 }
 
 function refused(text: string, httpStatus: number): TokenOutcome {
-  const { error } = parse(text);
+  const { error } = jsonObject(text);
   if (typeof error === "string" && Object.hasOwn(ERRORS, error)) {
     return { kind: "failure", problem: error, isFinal: ERRORS[error]!, httpStatus };
   }
   return { kind: "failure", problem: `http_${httpStatus}`, isFinal: false, httpStatus };
-}
-
-function parse(text: string): Record<string, unknown> {
-  try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
-  } catch {
-    return {};
-  }
 }
 
 function failure(problem: string): TokenOutcome {

@@ -1317,7 +1317,7 @@ export declare type StartConnectRequest = Message<"tendon.v1.StartConnectRequest
 
   /**
    * Secret of that client, in the field `client_secret`. Sealed by the caller, the sealed text names workspace and vault,
-   * an empty credential id, and a use for OAuth.
+   * an empty credential id, and a use for OAuth with this server URL and client id.
    *
    * @generated from field: tendon.v1.CredentialSecret client_secret = 5;
    */
