@@ -126,10 +126,10 @@ test("a bug of a driver is told without its text, which stays in the agent's log
 });
 
 test("a provision that hangs ends at the environment's bound and leaves nothing", async () => {
-  const session = await withSession({ provisionTimeoutMs: 1_000 });
+  const session = await withSession({ provisionTimeoutMs: 3_000 });
   say({ on: "provision", times: 1, does: { hang: true } });
   const { text, outcome } = await bash(session, "echo ran");
-  expect(text).toMatch(/not ready within 1000 ms|did not answer .+ within \d+ ms/);
+  expect(text).toMatch(/not ready within 3000 ms|did not answer .+ within \d+ ms/);
   expect(outcome).toBe("NOT_STARTED");
   expect(await bash(session, "echo ran")).toMatchObject({ text: "ran" });
   await eventually(async () => (await listed()).length === 1);
@@ -139,8 +139,8 @@ test("a hand whose turn has not come says so, leaves the line when it is release
   await startAgent(1);
   const environment = (provisionTimeoutMs: number) =>
     rig.environment({ driver: "scripted", provisionTimeoutMs });
-  const hanging = await rig.session(await environment(4_000));
-  const patient = await environment(30_000);
+  const hanging = await rig.session(await environment(8_000));
+  const patient = await environment(120_000);
   const [released, next] = [await rig.session(patient), await rig.session(patient)];
   say({ on: "provision", times: 1, does: { hang: true } });
   const readsBefore = scriptReads;

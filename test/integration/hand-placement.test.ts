@@ -49,7 +49,7 @@ describe("placement", () => {
   });
 
   test("a request that failed may be made again under its id", async () => {
-    const environmentId = await rig.environment({ provisionTimeoutMs: 200 });
+    const environmentId = await rig.environment({ provisionTimeoutMs: 1_500 });
     const request = { requestId: "again", environmentId };
     await expect(rig.client.provision(request)).rejects.toMatchObject({ reason: "NO_HAND_AGENT" });
     const agent = await rig.agent();

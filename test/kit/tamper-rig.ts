@@ -14,6 +14,7 @@ import type { SessionService } from "../../proto/gen/tendon/v1/session_service_p
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { eventually } from "./eventually.ts";
 import { createTestDatabase, type TestDatabase } from "./postgres.ts";
+import { RoundsClock } from "./rounds-clock.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "./session-rig.ts";
 
 export type Sessions = Client<typeof SessionService>;
@@ -24,6 +25,8 @@ export let world: SessionWorld;
 export let plain: SessionWorld;
 export let first: SessionReplica;
 export let second: SessionReplica;
+/** Of the second one. */
+export const secondsClock = new RoundsClock();
 export let client: Sessions;
 export let admin: Sessions;
 export let harness: Sessions;
@@ -36,7 +39,7 @@ export function useTamperRig(): void {
     plain = await createWorld(database.pool());
     await query("update workspaces set tamper_evident = true where workspace_id = $1", [world.workspaceId]);
     first = await startReplica({ url: database.url, world });
-    second = await startReplica({ url: database.url, world });
+    second = await startReplica({ url: database.url, world, clock: secondsClock });
     client = first.client({ kind: "client", keyId: "apikey_1", workspaceId: world.workspaceId });
     admin = first.client({ kind: "admin", keyId: "apikey_2", workspaceId: world.workspaceId });
     plainAdmin = first.client({ kind: "admin", keyId: "apikey_3", workspaceId: plain.workspaceId });
