@@ -3,9 +3,12 @@
  *
  * C1 A call carries the id of its `agent.mcp_tool_use`: asked again with it, the proxy answers with what it knows (X1).
  * C2 A server that has forgotten the MCP session gets another one, once for a request.
+ * C3 A server that refuses `initialize` is asked whether it speaks the wire without sessions (2026-07-28). Nearly all know the
+ *    older one, so they are not asked first for what some of them could misread.
  */
-import { isObject } from "../event-payload.ts";
+import { isObject, parseObject } from "../event-payload.ts";
 import { readAnswer, wholeText } from "./json-rpc-answer.ts";
+import { mirroredParameters, parameterHeaders, requestHeaders } from "./mcp-headers.ts";
 import { McpProblem, problemOf } from "./mcp-problem.ts";
 import type { ProxyResponse, SendToProxy } from "./proxy-request.ts";
 
@@ -27,10 +30,31 @@ export interface ProxyAccess {
   readonly send: SendToProxy;
 }
 
-const PROTOCOL_VERSION = "2025-11-25";
+/** How a server is spoken to: with the session that it gave, which may be none, or without sessions. */
+export interface McpOpening {
+  readonly wire: Wire;
+  readonly mcpSessionId: string;
+}
+
+export type Wire = "2025-11-25" | "2026-07-28";
+
+export interface McpCall {
+  readonly toolUseId: string;
+  readonly name: string;
+  /** JSON text of one object. */
+  readonly inputText: string;
+  /** Of the tool, as it was listed. */
+  readonly inputSchema: string;
+}
+
+const WITH_SESSIONS = "2025-11-25";
+export const WITHOUT_SESSIONS = "2026-07-28";
+const CLIENT = { name: "tendon", version: "1" };
 const SESSION_HEADER = "mcp-session-id";
 /** The proxy's word for it, and what a server says that the proxy passes on. */
 const FORGOTTEN = new Set(["not_found_error", "http_404"]);
+/** What a server says to a method, or a wire, that it does not know. */
+const REFUSED = /^(mcp_error|http_4(?!29)\d\d)$/;
 const MAX_PAGES = 50;
 const MAX_TOOLS = 500;
 const MAX_SCHEMA_CHARS = 64 * 1024;
@@ -39,21 +63,24 @@ const MAX_DESCRIPTION_CHARS = 4_096;
 export class McpServerClient {
   readonly serverName: string;
   private readonly access: ProxyAccess;
-  private mcpSessionId: string;
+  private wire: Wire = WITH_SESSIONS;
+  private mcpSessionId = "";
   private opening: Promise<void> | undefined;
   private lastId = 0;
 
-  /** `mcpSessionId` is that of an MCP session which is open already; empty for none. */
-  constructor(access: ProxyAccess, serverName: string, mcpSessionId = "") {
+  /** `opened`: what an earlier holder has found; undefined for nothing. */
+  constructor(access: ProxyAccess, serverName: string, opened?: McpOpening) {
     this.access = access;
     this.serverName = serverName;
-    this.mcpSessionId = mcpSessionId;
-    if (mcpSessionId !== "") this.opening = Promise.resolve();
+    if (opened === undefined) return;
+    this.wire = opened.wire;
+    this.mcpSessionId = opened.mcpSessionId;
+    if (this.mcpSessionId !== "" || this.wire === WITHOUT_SESSIONS) this.opening = Promise.resolve();
   }
 
-  /** Of the MCP session that is open; empty where there is none, or the server has none. */
-  get openSessionId(): string {
-    return this.mcpSessionId;
+  /** How the server is spoken to by now. */
+  get opened(): McpOpening {
+    return { wire: this.wire, mcpSessionId: this.mcpSessionId };
   }
 
   /** Rejects with an McpProblem, or the signal's reason. */
@@ -61,10 +88,10 @@ export class McpServerClient {
     const tools: McpTool[] = [];
     let cursor: unknown;
     for (let page = 0; page < MAX_PAGES; page += 1) {
-      const params = cursor === undefined ? "{}" : JSON.stringify({ cursor });
+      const params = cursor === undefined ? "" : `"cursor":${JSON.stringify(cursor)}`;
       const result = await this.request("tools/list", params, signal);
       for (const tool of Array.isArray(result.tools) ? result.tools : []) {
-        const read = toolOf(tool);
+        const read = toolOf(tool, this.wire);
         if (read !== undefined && tools.length < MAX_TOOLS) tools.push(read);
       }
       cursor = result.nextCursor;
@@ -75,11 +102,21 @@ export class McpServerClient {
 
   /** `inputText` is JSON text of one object. Resolves once the result stands in the log. */
   async callTool(
-    { toolUseId, name, inputText }: { toolUseId: string; name: string; inputText: string },
+    { toolUseId, name, inputText, inputSchema }: McpCall,
     signal: AbortSignal,
+    headers: Readonly<Record<string, string>> = {},
   ): Promise<void> {
-    const params = `{"name":${JSON.stringify(name)},"arguments":${inputText}}`;
-    await this.request("tools/call", params, signal, { "tendon-tool-use-id": toolUseId });
+    const params = `"name":${JSON.stringify(name)},"arguments":${inputText}`;
+    const result = await this.request("tools/call", params, signal, () => ({
+      ...headers,
+      "tendon-tool-use-id": toolUseId,
+      ...(this.wire === WITHOUT_SESSIONS && {
+        ...requestHeaders("tools/call", name),
+        ...parameterHeaders(inputSchema, inputText),
+      }),
+    }));
+    if (result.resultType === "input_required")
+      throw new McpProblem("mcp_error", "the tool wants input of its client, which has none to give");
   }
 
   /** Ends a call, wherever it is; whether its result is to come by the log. Never rejects. */
@@ -98,50 +135,73 @@ export class McpServerClient {
     method: string,
     params: string,
     signal: AbortSignal,
-    headers: Readonly<Record<string, string>> = {},
+    headers: () => Readonly<Record<string, string>> = () => ({}),
   ): Promise<Json> {
     await this.open(signal);
     const sessionId = this.mcpSessionId;
     try {
-      return await this.ask(method, params, signal, headers);
+      return await this.ask(method, params, signal, headers());
     } catch (error) {
       const isForgotten = error instanceof McpProblem && FORGOTTEN.has(error.type) && sessionId !== "";
       if (!isForgotten) throw error;
       if (this.mcpSessionId === sessionId) this.opening = undefined;
       await this.open(signal);
-      return this.ask(method, params, signal, headers);
+      return this.ask(method, params, signal, headers());
     }
   }
 
   /** C2. Whoever needs the session meanwhile waits for the same one. */
   private open(signal: AbortSignal): Promise<void> {
-    this.opening ??= this.initialize(signal).catch((error) => {
+    this.opening ??= this.negotiate(signal).catch((error) => {
       this.opening = undefined;
       throw error;
     });
     return this.opening;
   }
 
-  private async initialize(signal: AbortSignal): Promise<void> {
+  /** C3 */
+  private async negotiate(signal: AbortSignal): Promise<void> {
     this.mcpSessionId = "";
-    const client = { name: "tendon", version: "1" };
-    const params = { protocolVersion: PROTOCOL_VERSION, capabilities: {}, clientInfo: client };
-    await this.ask("initialize", JSON.stringify(params), signal, {});
+    this.wire = WITH_SESSIONS;
+    try {
+      await this.initialize(signal);
+    } catch (error) {
+      if (!(error instanceof McpProblem) || !REFUSED.test(error.type)) throw error;
+      this.wire = WITHOUT_SESSIONS;
+      const { supportedVersions } = await this.ask("server/discover", "", signal, {}).catch(
+        () => ({}) as Json,
+      );
+      const speaksIt = Array.isArray(supportedVersions) && supportedVersions.includes(WITHOUT_SESSIONS);
+      if (speaksIt) return;
+      this.wire = WITH_SESSIONS;
+      throw error;
+    }
+  }
+
+  private async initialize(signal: AbortSignal): Promise<void> {
+    const about = `"protocolVersion":"${WITH_SESSIONS}","capabilities":{},"clientInfo":${JSON.stringify(CLIENT)}`;
+    await this.ask("initialize", about, signal, {});
     const body = `{"jsonrpc":"2.0","method":"notifications/initialized"}`;
     const response = await this.post(body, signal, {});
     await wholeText(response);
   }
 
+  /** `members` is JSON text of the parameters' members, without what each request of the wire says. */
   private async ask(
     method: string,
-    params: string,
+    members: string,
     signal: AbortSignal,
     headers: Readonly<Record<string, string>>,
   ): Promise<Json> {
     this.lastId += 1;
     const id = this.lastId;
-    const body = `{"jsonrpc":"2.0","id":${id},"method":${JSON.stringify(method)},"params":${params}}`;
-    const response = await this.post(body, signal, headers);
+    const isAlone = this.wire === WITHOUT_SESSIONS;
+    const params = [members, ...(isAlone ? [`"_meta":${ABOUT_EACH_REQUEST}`] : [])].filter(
+      (part) => part !== "",
+    );
+    const body = `{"jsonrpc":"2.0","id":${id},"method":${JSON.stringify(method)},"params":{${params.join(",")}}}`;
+    const named = isAlone ? requestHeaders(method) : {};
+    const response = await this.post(body, signal, { ...named, ...headers });
     if (response.status >= 300) throw problemOf(response.status, await wholeText(response));
     if (method === "initialize") this.mcpSessionId = String(response.headers[SESSION_HEADER] ?? "");
     const answer = await readAnswer(response, id, (request) => void this.reply(request, signal));
@@ -196,23 +256,31 @@ export class McpServerClient {
       authorization: `Bearer ${this.access.token()}`,
       "content-type": "application/json",
       accept: "application/json, text/event-stream",
-      "mcp-protocol-version": PROTOCOL_VERSION,
+      "mcp-protocol-version": this.wire,
       ...(this.mcpSessionId !== "" && { [SESSION_HEADER]: this.mcpSessionId }),
     };
   }
 }
 
+/** Members of `_meta` in every request of the wire without sessions. */
+const ABOUT_EACH_REQUEST = JSON.stringify({
+  "io.modelcontextprotocol/protocolVersion": WITHOUT_SESSIONS,
+  "io.modelcontextprotocol/clientInfo": CLIENT,
+  "io.modelcontextprotocol/clientCapabilities": {},
+});
+
 function unreachable(message: string): McpProblem {
   return new McpProblem("proxy_unreachable", message, true);
 }
 
-/** Undefined for what no model could be shown. */
-function toolOf(value: unknown): McpTool | undefined {
+/** Undefined for what no model could be shown, or no call could be made of. */
+function toolOf(value: unknown, wire: Wire): McpTool | undefined {
   if (!isObject(value) || typeof value.name !== "string" || value.name === "") return undefined;
   const { name, description, inputSchema } = value;
   if (name.length > 128) return undefined;
   const schema = JSON.stringify(isObject(inputSchema) ? inputSchema : { type: "object" });
   if (schema.length > MAX_SCHEMA_CHARS) return undefined;
+  if (wire === WITHOUT_SESSIONS && mirroredParameters(parseObject(schema)) === undefined) return undefined;
   const text = typeof description === "string" ? description.slice(0, MAX_DESCRIPTION_CHARS) : "";
   return { name, description: text, inputSchema: schema };
 }

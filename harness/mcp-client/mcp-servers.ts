@@ -8,7 +8,7 @@ import { resultArrived } from "../result-arrival.ts";
 import type { OpenCall } from "../session-state.ts";
 import type { SessionView } from "../session-view.ts";
 import { McpProblem, originOfProblem } from "./mcp-problem.ts";
-import { McpServerClient, type McpTool, type ProxyAccess } from "./mcp-server-client.ts";
+import { type McpOpening, McpServerClient, type McpTool, type ProxyAccess } from "./mcp-server-client.ts";
 import type { SendToProxy } from "./proxy-request.ts";
 
 export interface McpServersOptions {
@@ -20,7 +20,7 @@ export interface McpServersOptions {
 }
 
 export type ListedServer =
-  | { readonly name: string; readonly tools: readonly McpTool[]; readonly mcpSessionId: string }
+  | { readonly name: string; readonly tools: readonly McpTool[]; readonly opened: McpOpening }
   | { readonly name: string; readonly problem: McpProblem };
 
 /** `answered`: the log has the result. `failed`: there will be none; the text says why. */
@@ -57,7 +57,12 @@ export class McpServers {
     const { clock, lease, view } = this.options;
     const backoff = new Backoff(clock, RETRY);
     const endsAtMs = clock.monotonicMs() + RETRY_FOR_MS;
-    const request = { toolUseId: call.eventId, name: call.name, inputText: call.input };
+    const request = {
+      toolUseId: call.eventId,
+      name: call.name,
+      inputText: call.input,
+      inputSchema: this.tool(call)?.inputSchema ?? "{}",
+    };
     let wasSent = false;
     for (;;) {
       failpoint("harness.before_mcp_call");
@@ -97,7 +102,7 @@ export class McpServers {
       new McpProblem("mcp_connection_failed_error", `MCP server "${name}" did not answer in time`);
     try {
       const tools = await within(clock, LIST_WITHIN_MS, asked, late);
-      return { name, tools, mcpSessionId: client.openSessionId };
+      return { name, tools, opened: client.opened };
     } catch (error) {
       if (error instanceof McpProblem) return { name, problem: error };
       return {
@@ -110,13 +115,19 @@ export class McpServers {
     }
   }
 
+  /** As the log lists it. */
+  private tool({ server, name }: OpenCall): McpTool | undefined {
+    const known = this.options.view.state.mcpServers.get(server);
+    return known?.tools?.find((tool) => tool.name === name);
+  }
+
   private client(name: string): McpServerClient {
     const known = this.clients.get(name);
     if (known !== undefined) return known;
     const { proxyUrl: url, send, lease, view } = this.options;
     const access: ProxyAccess = { url, sessionId: lease.sessionId, token: () => lease.sessionToken, send };
     // Of the holder before: what the MCP server keeps for its session goes on, too.
-    const client = new McpServerClient(access, name, view.state.mcpServers.get(name)?.mcpSessionId);
+    const client = new McpServerClient(access, name, view.state.mcpServers.get(name)?.opened);
     this.clients.set(name, client);
     return client;
   }

@@ -1,9 +1,9 @@
 /** What the log says of MCP servers' tools: which lists a session works with, and which servers could not be had (pure). */
 import type { Event, EventInput } from "../../proto/gen/tendon/v1/event_pb.js";
 import { brainEvent } from "../brain-events.ts";
-import { isObject, objectsOf, parseObject, stringOf } from "../event-payload.ts";
+import { isObject, objectsOf, parseObject, stringOf, stringsOf } from "../event-payload.ts";
 import { originOfProblem } from "./mcp-problem.ts";
-import type { McpTool } from "./mcp-server-client.ts";
+import { type McpOpening, type McpTool, WITHOUT_SESSIONS } from "./mcp-server-client.ts";
 import type { ListedServer } from "./mcp-servers.ts";
 
 export const TOOLS_LISTED = "brain.tools_listed";
@@ -20,10 +20,17 @@ export function listedEvents(
     return { mcp_server_name: server.name, tools: server.tools.map(({ name }) => name) };
   });
   const lists = listed.flatMap((server) => ("tools" in server ? [[server.name, server.tools] as const] : []));
-  const sessions = listed.flatMap((server) =>
-    "tools" in server ? [[server.name, server.mcpSessionId] as const] : [],
+  const opened = listed.flatMap((server) =>
+    "tools" in server ? [[server.name, server.opened] as const] : [],
   );
-  const internal = { v: 1, tools: Object.fromEntries(lists), mcp_sessions: Object.fromEntries(sessions) };
+  const sessions = opened.map(([name, { mcpSessionId }]) => [name, mcpSessionId] as const);
+  const alone = opened.filter(([, { wire }]) => wire === WITHOUT_SESSIONS).map(([name]) => name);
+  const internal = {
+    v: 1,
+    tools: Object.fromEntries(lists),
+    mcp_sessions: Object.fromEntries(sessions),
+    ...(alone.length > 0 && { without_sessions: alone }),
+  };
   return [...errors, brainEvent(newId(), TOOLS_LISTED, { servers, turn }, internal)];
 }
 
@@ -46,19 +53,21 @@ function errorEvent(
 export interface KnownServer {
   readonly tools: readonly McpTool[] | undefined;
   readonly turn: number;
-  /** Of the MCP session that was opened for it; empty for none. One that its server has forgotten is opened anew. */
-  readonly mcpSessionId: string;
+  /** An MCP session that its server has forgotten is opened anew. */
+  readonly opened: McpOpening;
 }
 
 /** Of one such event. */
 export function listedServers(event: Event): [name: string, known: KnownServer][] {
   const { servers, turn } = parseObject(event.payload);
-  const { tools: lists, mcp_sessions: sessions } = parseObject(event.internal);
+  const { tools: lists, mcp_sessions: sessions, without_sessions: alone } = parseObject(event.internal);
   return objectsOf(servers).map(({ mcp_server_name: name }) => {
     const list = isObject(lists) ? lists[stringOf(name)] : undefined;
     const tools = Array.isArray(list) ? objectsOf(list).map(toolOf) : undefined;
     const mcpSessionId = isObject(sessions) ? stringOf(sessions[stringOf(name)]) : "";
-    return [stringOf(name), { tools, turn: typeof turn === "number" ? turn : 0, mcpSessionId }];
+    const wire = stringsOf(alone).includes(stringOf(name)) ? WITHOUT_SESSIONS : "2025-11-25";
+    const opened = { wire, mcpSessionId } as const;
+    return [stringOf(name), { tools, turn: typeof turn === "number" ? turn : 0, opened }];
   });
 }
 

@@ -3,21 +3,23 @@
 import { readFileSync } from "node:fs";
 import http from "node:http";
 import https from "node:https";
+import type { Readable } from "node:stream";
 import { rootCertificates } from "node:tls";
 
 export interface ProxyRequest {
-  readonly method: "POST" | "DELETE";
+  readonly method: "POST" | "GET" | "DELETE";
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
-  readonly body?: string;
+  readonly body?: string | Buffer;
   readonly signal: AbortSignal;
 }
 
 export interface ProxyResponse {
   readonly status: number;
   readonly headers: http.IncomingHttpHeaders;
-  /** The body's pieces. Must be read to its end, or `close`d. */
+  /** The body as text. This, or `bytes`, must be read to its end, or the response `close`d. */
   readonly chunks: AsyncIterable<string>;
+  readonly bytes: Readable;
   close(): void;
 }
 
@@ -36,11 +38,13 @@ export function createSendToProxy(caFile: string | undefined): { send: SendToPro
       const options = { method, headers: { ...headers }, agent: isSecure ? secure : clear, signal };
       return new Promise((resolve, reject) => {
         const request = (isSecure ? https : http).request(url, options, (response) => {
-          response.setEncoding("utf8");
           resolve({
             status: response.statusCode ?? 0,
             headers: response.headers,
-            chunks: response,
+            get chunks() {
+              return response.setEncoding("utf8");
+            },
+            bytes: response,
             close: () => response.destroy(),
           });
         });
