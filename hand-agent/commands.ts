@@ -9,6 +9,7 @@ import {
   type HandReport,
   type OwnerChanged,
   type ProvisionCommand,
+  type SyncFilesCommand,
 } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { Executions } from "./executions.ts";
 import { HandRefusal } from "./hand-refusal.ts";
@@ -50,6 +51,9 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
     case "park":
       answer(deps, tunnel, command.value.commandId, () => park(deps, command.value.handId));
       return;
+    case "syncFiles":
+      answer(deps, tunnel, command.value.commandId, () => syncFiles(deps, command.value, tunnel.signal));
+      return;
     case "unownedHands":
       void hands.destroyUnowned(command.value.handIds, tunnel.welcome.installationId);
       return;
@@ -70,6 +74,16 @@ export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResp
     default:
       log.warn({ command: command.case ?? "unknown" }, "the server asks for what this build cannot do");
   }
+}
+
+/** A parked hand has nothing running that could leave more, and is brought up to date before its next call. */
+async function syncFiles(
+  { hands }: CommandDeps,
+  { handId, uploads, outputs }: SyncFilesCommand,
+  signal: AbortSignal,
+): Promise<undefined> {
+  await hands.syncFiles(handId, { uploads, outputs }, signal);
+  return undefined;
 }
 
 async function release(

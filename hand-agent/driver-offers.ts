@@ -36,6 +36,7 @@ async function probeDriver(driver: Driver): Promise<DriverOffer> {
     capabilities: [
       ...(driver.capabilities.park ? ["park"] : []),
       ...(driver.capabilities.ownTools ? ["own_tools"] : []),
+      ...(driver.capabilities.mounts ? ["session_files"] : []),
     ],
     images: available ? ((await driver.images?.().catch(() => [])) ?? []) : [],
   });

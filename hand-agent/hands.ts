@@ -7,6 +7,7 @@
  * H-4 The number of an owner only grows; a call of an older one is refused (design H6).
  */
 import { type Clock, within } from "../kit/clock.ts";
+import { messageOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
@@ -189,6 +190,22 @@ export class Hands {
       if (wasParked) await this.save();
       return live;
     });
+  }
+
+  /** Files of the hand's session: what it was given has changed, or what it left is wanted. Throws HandRefusal. */
+  async syncFiles(
+    handId: string,
+    { uploads, outputs }: { uploads: boolean; outputs: boolean },
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { mounts } = this.options;
+    if (mounts === undefined) return;
+    const hand = this.slotOf(handId).live?.hand;
+    const failed = (error: unknown) => {
+      throw new HandRefusal("UNAVAILABLE", `its files are not up to date: ${messageOf(error)}`);
+    };
+    if (uploads) await mounts.uploadsChanged(handId, hand, signal).catch(failed);
+    if (outputs && hand !== undefined) await mounts.offerOutputs(hand, signal).catch(failed);
   }
 
   /** H-4: calls and copies of owners before this one are refused from now on. A hand that is not here is nobody's. */

@@ -9,7 +9,7 @@ import type { AppDeps } from "./app.ts";
 import type { ServerConfig } from "./config.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
 import { createFileArea } from "./file/area.ts";
-import { createHandArea } from "./hand/area.ts";
+import { createHandArea, type HandArea } from "./hand/area.ts";
 import { SandboxAuthorities } from "./hand/sandbox-authorities.ts";
 import { createHarnessArea } from "./harness/area.ts";
 import type { ServerMetrics } from "./http/metrics.ts";
@@ -70,9 +70,9 @@ export function createAreas(deps: AreaDeps): Area[] {
     ...store,
     agentRules: createAgentRules(store.agents),
     memory: memory.attachments,
-    passPreviews: peer.passPreviews,
     files: file.attachments,
-    filesChanged: async () => {},
+    filesChanged: (sessionId) => hand.files.uploadsChanged(sessionId),
+    passPreviews: peer.passPreviews,
     isAlone: peer.isAlone,
     dispatch,
     hands: {
@@ -106,14 +106,14 @@ export function createAreas(deps: AreaDeps): Area[] {
     leaseTtlMs: config.TENDON_LEASE_TTL_MS,
   });
   showHands(metrics, hand);
-  const handControl = announcing(hand.control, peer.tell);
+  tellOfRest(session, hand);
   const vault = createVaultArea({
     ...deps,
     ...store,
     proxies: proxy.directory,
     calls: createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog }),
   });
-  const definitions = createDefinitions(deps, session, handControl);
+  const definitions = createDefinitions(deps, session, announcing(hand.control, peer.tell));
   return [session, hand, harness, memory, file, proxy, tunnel, vault, peer, ...definitions];
 }
 
@@ -143,6 +143,15 @@ function createDefinitions(deps: AreaDeps, { trees }: SessionArea, handControl: 
     { name: "agent", services: [bindService(AgentService, agent)] },
     { name: "environment", services: [bindService(EnvironmentService, environment)] },
   ];
+}
+
+/** By the replica that has written it: what a lost server did not hear of is found by the hands' sweeper. */
+function tellOfRest({ sessionLog }: SessionArea, { files }: HandArea): void {
+  sessionLog.onAdvance(({ sessionId, byLease, events }) => {
+    if (byLease === undefined) return;
+    if (events?.().some(({ type, threadId }) => type === "session.status_idle" && threadId === ""))
+      files.rested(sessionId);
+  });
 }
 
 function showHands(metrics: ServerMetrics, hand: ReturnType<typeof createHandArea>): void {

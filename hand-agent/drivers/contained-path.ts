@@ -155,7 +155,10 @@ class Walk {
 
   private async startAt(path: string): Promise<void> {
     const absolute = resolve(path);
-    const root = this.roots.find(({ path }) => absolute === path || absolute.startsWith(path + sep));
+    // One root may lie in another: the innermost says what holds.
+    const [root] = this.roots
+      .filter(({ path }) => absolute === path || absolute.startsWith(path + sep))
+      .sort((one, other) => other.path.length - one.path.length);
     if (root === undefined) throw this.outside();
     await this.close();
     this.stack = [await Dir.open(root.at, root.path)];

@@ -93,10 +93,12 @@ export type HandResource = InlineResource;
 
 /** A directory beside the workspace that the agent keeps: there when the hand is made, and as long as its files are. */
 export interface MountSpec {
-  /** Absolute, below /mnt. No mount lies in another. */
+  /** Absolute, below /mnt. A mount lies in no other, unless that is a read-only one. */
   readonly path: string;
   /** Processes of the hand cannot change what is in it. */
   readonly readOnly: boolean;
+  /** A hand is made without its mounts where none of them can be had and all are optional. */
+  readonly optional?: boolean;
 }
 
 /** What a hand may reach. What a driver cannot keep is refused by `provision` with the reason, never ignored. */
@@ -268,6 +270,7 @@ export type MountFiles = Pick<
   Hand,
   "stat" | "readFile" | "writeFile" | "mkdir" | "rename" | "remove" | "walk"
 > & {
+  setMode(path: string, mode: number): Promise<void>;
   /** Removes a directory if nothing is in it. False when there is none, or something in it. */
   removeEmpty(path: string): Promise<boolean>;
   /** Has the file, made if missing, end with these bytes from `offset` on; programs that have it open see it. */

@@ -13,7 +13,10 @@ export function checkMounts(mounts: readonly MountSpec[]): void {
   for (const { path } of mounts) {
     if (!PATH.test(path)) throw new HandError(`"${path}" is no place for a mount`);
     const around = mounts.filter((other) => `${path}/`.startsWith(`${other.path}/`));
-    if (around.length > 1) throw new HandError(`"${path}" lies in another mount`);
+    if (around.some((other) => other.path === path && other !== around[0]))
+      throw new HandError(`"${path}" is mounted twice`);
+    if (around.some((other) => other.path !== path && !other.readOnly))
+      throw new HandError(`"${path}" lies in a mount that processes may change`);
   }
 }
 
@@ -57,8 +60,10 @@ export function mountFiles(
     mounts.flatMap(({ path, readOnly }) => (readOnly === wanted ? [{ path, at: placeOf(mnt, path) }] : []));
   const kept = new ContainedFiles({ roots: rootsOf(true), owner: undefined });
   const shared = new ContainedFiles({ roots: rootsOf(false), owner });
+  // The innermost mount says what holds.
+  const byLength = mounts.toSorted((one, other) => other.path.length - one.path.length);
   const of = (path: string) =>
-    mounts.some((mount) => mount.readOnly && `${path}/`.startsWith(`${mount.path}/`)) ? kept : shared;
+    byLength.find((mount) => `${path}/`.startsWith(`${mount.path}/`))?.readOnly ? kept : shared;
   return {
     stat: (path) => of(path).stat(path),
     readFile: (path, options) => of(path).readFile(path, options),
@@ -66,6 +71,7 @@ export function mountFiles(
     mkdir: (path) => of(path).mkdir(path),
     rename: (from, to) => of(from).rename(from, to),
     remove: (path) => of(path).remove(path),
+    setMode: (path, mode) => of(path).setMode(path, mode),
     walk: (path, options) => of(path).walk(path, options),
     removeEmpty: (path) => of(path).removeEmpty(path),
     writeFrom: (path, offset, bytes, mode) => of(path).writeFrom(path, offset, bytes, mode),

@@ -6,6 +6,11 @@ import { type Driver, HandError, type MountSpec } from "../drivers/driver.ts";
 export interface MountConfig {
   readonly memoryStores: readonly MountedStore[];
   readonly sessionLog: boolean;
+  /** Files that the session is given, also later. Not set in records of earlier builds. */
+  readonly uploads?: boolean;
+  readonly outputs?: boolean;
+  /** The session had files when the hand was made: without them there is no hand. */
+  readonly hasFiles?: boolean;
 }
 
 export interface MountedStore {
@@ -15,23 +20,31 @@ export interface MountedStore {
 }
 
 export const SESSION_DIR = "/mnt/session";
+export const UPLOADS_DIR = `${SESSION_DIR}/uploads`;
+export const OUTPUTS_DIR = `${SESSION_DIR}/outputs`;
 
 /** Undefined for none. */
 export function mountConfigOf({ mounts }: Pick<ProvisionCommand, "mounts">): MountConfig | undefined {
-  const stores = mounts?.memoryStores ?? [];
-  const sessionLog = mounts?.sessionLog ?? false;
-  if (stores.length === 0 && !sessionLog) return undefined;
+  if (mounts === undefined) return undefined;
+  const { memoryStores: stores, sessionLog, uploads, outputs, hasFiles } = mounts;
+  if (stores.length === 0 && !sessionLog && !uploads && !outputs) return undefined;
   const memoryStores = stores.map(({ memoryStoreId, path, readOnly }) => ({ memoryStoreId, path, readOnly }));
-  return { memoryStores, sessionLog };
+  return { memoryStores, sessionLog, uploads, outputs, hasFiles };
 }
 
-/** Throws HandError where the driver has no mounts. */
+/** Throws HandError where the driver has no mounts, unless those that are asked for may be missing. */
 export function mountSpecsOf(config: MountConfig, { name, capabilities }: Driver): MountSpec[] {
+  const { memoryStores, sessionLog, uploads = false, outputs = false, hasFiles = false } = config;
   if (capabilities.mounts !== true) {
+    if (memoryStores.length === 0 && !sessionLog && !hasFiles) return [];
     throw new HandError(
-      `the driver ${name} cannot give hands memory stores or their session's log; choose another driver`,
+      `the driver ${name} cannot give hands memory stores, files or their session's log; choose another driver`,
     );
   }
-  const stores = config.memoryStores.map(({ path, readOnly }) => ({ path, readOnly }));
-  return config.sessionLog ? [...stores, { path: SESSION_DIR, readOnly: true }] : stores;
+  return [
+    ...memoryStores.map(({ path, readOnly }) => ({ path, readOnly })),
+    ...(sessionLog ? [{ path: SESSION_DIR, readOnly: true }] : []),
+    ...(uploads ? [{ path: UPLOADS_DIR, readOnly: true, optional: !hasFiles }] : []),
+    ...(outputs ? [{ path: OUTPUTS_DIR, readOnly: false, optional: true }] : []),
+  ];
 }

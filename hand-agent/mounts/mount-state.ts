@@ -24,6 +24,10 @@ export interface LogState {
 export interface MountState {
   stores: Record<string, StoreState>;
   log: LogState | undefined;
+  /** Files that the session was given, by path: their digests. */
+  uploads: Record<string, string>;
+  /** What was offered as output, by path: what told it from what is there now. */
+  outputs: Record<string, string>;
   /** What the model has to hear with its next call. */
   untold: string[];
 }
@@ -47,14 +51,16 @@ export class MountStates {
         stores,
         log,
         untold = [],
+        uploads = {},
+        outputs = {},
       } = JSON.parse(await readFile(this.pathOf(handId), "utf8")) as MountState & {
         version: number;
       };
-      if (version === 1 && typeof stores === "object") return { stores, log, untold };
+      if (version === 1 && typeof stores === "object") return { stores, log, uploads, outputs, untold };
     } catch {
       // said below
     }
-    return { stores: {}, log: undefined, untold: [] };
+    return { stores: {}, log: undefined, uploads: {}, outputs: {}, untold: [] };
   }
 
   async write(handId: string, state: MountState): Promise<void> {

@@ -7,26 +7,44 @@ import type { Clock } from "../../kit/clock.ts";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type {
+  HandFile,
+  OfferOutputsResponse,
   ReadSessionLogResponse,
   SyncMemoryResponse,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { type Hand, HandError, type HandMounts } from "../drivers/driver.ts";
 import { MemoryCopy, type SyncRequest } from "./memory-copy.ts";
 import { MemoryScanner } from "./memory-scan.ts";
-import { type MountConfig, type MountedStore, SESSION_DIR } from "./mount-config.ts";
+import {
+  type MountConfig,
+  type MountedStore,
+  OUTPUTS_DIR,
+  SESSION_DIR,
+  UPLOADS_DIR,
+} from "./mount-config.ts";
 import { type MountState, MountStates, newStoreState, type StoreState } from "./mount-state.ts";
+import { type OutputFile, type OutputPart, type OutputTarget, offerOutputs } from "./output-offers.ts";
 import { bringLogUpToDate } from "./session-log-file.ts";
+import { bringUploadsUpToDate } from "./upload-copies.ts";
 
-/** The server, by the connection of now; both reject when there is none. */
+/** The server, by the connection of now; calls reject when there is none. */
 export interface MountsServer {
-  syncMemory(
-    request: SyncRequest & { handId: string; ownerNumber: bigint },
-    signal: AbortSignal,
-  ): Promise<SyncMemoryResponse>;
+  /** Of the connection: on a newer one something may have been missed. */
+  generation(): bigint | undefined;
+  listHandFiles(request: OfHand, signal: AbortSignal): Promise<readonly HandFile[]>;
+  readHandFile(request: OfHand & { sha256: string }, signal: AbortSignal): AsyncIterable<Uint8Array>;
+  offerOutputs(request: OfHand & { files: OutputFile[] }, signal: AbortSignal): Promise<OfferOutputsResponse>;
+  storeOutput(parts: AsyncIterable<OutputPart>, signal: AbortSignal): Promise<void>;
+  syncMemory(request: SyncRequest & OfHand, signal: AbortSignal): Promise<SyncMemoryResponse>;
   readSessionLog(
-    request: { handId: string; ownerNumber: bigint; afterPosition: bigint },
+    request: OfHand & { afterPosition: bigint },
     signal: AbortSignal,
   ): AsyncIterable<ReadSessionLogResponse>;
+}
+
+interface OfHand {
+  readonly handId: string;
+  readonly ownerNumber: bigint;
 }
 
 export interface MountsDeps {
@@ -53,6 +71,8 @@ export interface MountRecord {
 
 function mountedOf(hand: Hand, record: MountRecord): MountedHand | undefined {
   const { mounts: config } = record;
+  // One whose driver could not give it any has none; where it needs them it was not made.
+  if (hand.mounts === undefined) return undefined;
   return config && { hand, config, ownerNumber: () => BigInt(record.ownerNumber) };
 }
 
@@ -81,6 +101,10 @@ const MAX_NOTES = 20;
 interface Kept {
   state: MountState;
   readonly scanners: Map<string, MemoryScanner>;
+  /** Connection on which the files that the session was given were last as the server said; undefined: look again. */
+  uploadsAt: bigint | undefined;
+  /** One look for outputs at a time. */
+  offering: Promise<unknown>;
   turn: Promise<unknown>;
 }
 
@@ -172,6 +196,8 @@ export class Mounts {
     this.placed.add(hand);
     const paths = config.memoryStores.map(({ path }) => path);
     if (config.sessionLog) paths.push(SESSION_DIR);
+    if (config.uploads) paths.push(UPLOADS_DIR);
+    if (config.outputs) paths.push(OUTPUTS_DIR);
     return paths.flatMap((path) => {
       const seenAt = mounts.seenAt(path);
       return seenAt === path
@@ -220,6 +246,7 @@ export class Mounts {
       for (const store of mounted.config.memoryStores)
         await this.syncStore(mounted, mounts, kept, { store, note }, signal);
       if (withLog) await this.syncLog(mounted, mounts, kept, signal);
+      if (mounted.config.uploads) await this.syncUploads(mounted, mounts, kept, signal);
       return shortened(notes);
     } catch (error) {
       await this.tellLater(mounted.hand.id, notes);
@@ -274,6 +301,60 @@ export class Mounts {
     });
   }
 
+  private async syncUploads(
+    { hand, ownerNumber: ownerOf }: MountedHand,
+    mounts: HandMounts,
+    kept: Kept,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { server } = this.deps;
+    const generation = server.generation();
+    if (generation !== undefined && kept.uploadsAt === generation) return;
+    const of = { handId: hand.id, ownerNumber: ownerOf() };
+    // Said before the server is asked: what changes meanwhile is told again.
+    kept.uploadsAt = generation;
+    try {
+      const source = {
+        list: (stop: AbortSignal) => server.listHandFiles(of, stop),
+        read: (sha256: string, stop: AbortSignal) => server.readHandFile({ ...of, sha256 }, stop),
+      };
+      const save = () => this.states.write(hand.id, kept.state);
+      await bringUploadsUpToDate(mounts, kept.state.uploads, source, { signal, save });
+    } catch (error) {
+      kept.uploadsAt = undefined;
+      throw error;
+    }
+  }
+
+  /** What the session was given has changed: a hand that is awake has it when this resolves, another before its next call. */
+  async uploadsChanged(handId: string, hand: Hand | undefined, signal: AbortSignal): Promise<void> {
+    const kept = await this.keep(handId);
+    kept.uploadsAt = undefined;
+    const mounted = hand && this.of(hand);
+    if (!mounted?.config.uploads) return;
+    await this.inTurn(mounted, signal, (known, mounts) => this.syncUploads(mounted, mounts, known, signal));
+  }
+
+  /** What its processes left as output is stored when this resolves, as far as the server wants it. */
+  async offerOutputs(hand: Hand, signal: AbortSignal): Promise<void> {
+    const mounted = this.of(hand);
+    if (!mounted?.config.outputs) return;
+    const { server } = this.deps;
+    const of = { handId: hand.id, ownerNumber: mounted.ownerNumber() };
+    const target: OutputTarget = {
+      offer: (files, stop) => server.offerOutputs({ ...of, files: [...files] }, stop),
+      store: (file, bytes, stop) => server.storeOutput(partsOf({ ...of, file }, bytes), stop),
+    };
+    const kept = await this.inTurn(mounted, signal, async (known) => known);
+    // Calls do not wait for it: only what is noted of it takes its turn.
+    const save = () => this.inTurn(mounted, signal, ({ state }) => this.states.write(hand.id, state));
+    const run = kept.offering.then(() =>
+      offerOutputs(hand.mounts!, kept.state.outputs, target, { signal, save }),
+    );
+    kept.offering = run.catch(() => {});
+    await run;
+  }
+
   private async inTurn<T>(
     { hand, config }: MountedHand,
     signal: AbortSignal,
@@ -295,12 +376,25 @@ export class Mounts {
   private keep(handId: string): Promise<Kept> {
     const known = this.kept.get(handId);
     if (known !== undefined) return known;
-    const kept = this.states
-      .read(handId)
-      .then((state) => ({ state, scanners: new Map<string, MemoryScanner>(), turn: Promise.resolve() }));
+    const kept = this.states.read(handId).then((state) => ({
+      state,
+      scanners: new Map<string, MemoryScanner>(),
+      uploadsAt: undefined,
+      offering: Promise.resolve(),
+      turn: Promise.resolve(),
+    }));
     this.kept.set(handId, kept);
     return kept;
   }
+}
+
+async function* partsOf(
+  start: OfHand & { file: OutputFile },
+  bytes: AsyncIterable<Uint8Array>,
+): AsyncGenerator<OutputPart> {
+  yield { kind: { case: "start", value: start } };
+  for await (const value of bytes) yield { kind: { case: "chunk", value } };
+  yield { kind: { case: "end", value: {} } };
 }
 
 /** A hand that came back has other primitives than the one before. */
@@ -317,6 +411,8 @@ function startAnew(state: MountState, { memoryStores }: MountConfig, { made }: H
   for (const { memoryStoreId, path } of memoryStores)
     if (made.includes(path)) state.stores[memoryStoreId] = newStoreState();
   if (made.includes(SESSION_DIR)) state.log = undefined;
+  if (made.includes(UPLOADS_DIR)) state.uploads = {};
+  if (made.includes(OUTPUTS_DIR)) state.outputs = {};
 }
 
 /** A result is not there to list hundreds of files. */

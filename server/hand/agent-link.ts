@@ -8,6 +8,7 @@ import type {
   ReleaseCommandSchema,
   StartTransfer,
   StartTunnelSchema,
+  SyncFilesCommandSchema,
 } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { OpenTransfer } from "../ports/transfers.ts";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
@@ -19,6 +20,7 @@ export type AgentCommand =
   | { readonly case: "provision"; readonly value: MessageInitShape<typeof ProvisionCommandSchema> }
   | { readonly case: "release"; readonly value: MessageInitShape<typeof ReleaseCommandSchema> }
   | { readonly case: "park"; readonly value: MessageInitShape<typeof ParkCommandSchema> }
+  | { readonly case: "syncFiles"; readonly value: MessageInitShape<typeof SyncFilesCommandSchema> }
   | { readonly case: "startTunnel"; readonly value: MessageInitShape<typeof StartTunnelSchema> };
 
 /** One connection of one agent, here or at another replica. It stands until it ends; what was sent before may have arrived or not. */

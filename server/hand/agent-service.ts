@@ -23,6 +23,8 @@ import type { HandDeps } from "./deps.ts";
 import type { ExecutionStreams } from "./execution-streams.ts";
 import { greetingRecord, noteImages, noteMachine } from "./greeting-record.ts";
 import { readSessionLog, syncMemory } from "./hand-mounts.ts";
+import { offerOutputs, storeOutput } from "./hand-outputs.ts";
+import { listHandFiles, readHandFile } from "./hand-uploads.ts";
 import { chooseVersion } from "./protocol-version.ts";
 import type { Reconciler } from "./reconcile.ts";
 import { readResource } from "./stored-resources.ts";
@@ -55,6 +57,10 @@ export function createHandAgentService(
     readResource: (request, context) => readResource(deps, request, agentOf(context).handAgentId),
     syncMemory: (request, context) => syncMemory(deps, request, agentOf(context).handAgentId),
     readSessionLog: (request, context) => readSessionLog(deps, request, agentOf(context).handAgentId),
+    listHandFiles: (request, context) => listHandFiles(deps, request, agentOf(context).handAgentId),
+    readHandFile: (request, context) => readHandFile(deps, request, agentOf(context).handAgentId),
+    offerOutputs: (request, context) => offerOutputs(deps, request, agentOf(context).handAgentId),
+    storeOutput: (requests, context) => storeOutput(deps, requests, agentOf(context).handAgentId),
     streamTunnel: (requests, context) =>
       deps.tunnels().fromAgent(requests, agentOf(context).handAgentId, context),
   };

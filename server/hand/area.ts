@@ -5,6 +5,7 @@ import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_p
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { HandControl } from "../ports/hand-control.ts";
+import type { HandFiles } from "../ports/hand-files.ts";
 import { type HandsForPeers, NO_PEERS, type Peers } from "../ports/peers.ts";
 import type { PrivateAgents } from "../ports/private-agents.ts";
 import { NO_TUNNELS } from "../ports/tunnels.ts";
@@ -29,6 +30,7 @@ import { Provisioner } from "./provisioner.ts";
 import { ReachableAgents } from "./reachable-agents.ts";
 import { Reconciler } from "./reconcile.ts";
 import { HandServiceHandler } from "./service.ts";
+import { SessionFiles } from "./session-files.ts";
 import { Sweeper } from "./sweeper.ts";
 import { checkHandTiming, HAND_TIMING, type HandTiming } from "./timing.ts";
 import { ToolLists } from "./tool-lists.ts";
@@ -47,6 +49,7 @@ export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDrive
 
 export interface HandArea extends Area {
   readonly control: HandControl;
+  readonly files: HandFiles;
   /** What other replicas may do with the agents that are connected here. */
   readonly forPeers: HandsForPeers;
   /** As those who connect the proxy to hosts of their networks. */
@@ -90,6 +93,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     toolLists,
   });
   const transfers = new AgentTransfers(deps);
+  const files = new SessionFiles(deps, { links, connections });
   const agentService = createHandAgentService(deps, {
     connections,
     links,
@@ -104,8 +108,9 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     parts: [
       provisioner,
       feeds,
-      new Sweeper(deps, { connections, hub, conclusions, endings, provisioner, parking }),
+      new Sweeper(deps, { connections, hub, conclusions, endings, provisioner, parking, files }),
     ],
+    files,
     forPeers,
     privateAgents: new PrivateDials(deps, connections, links),
     control: createHandControl(deps, { connections, conclusions, endings, provisioner, toolLists }),

@@ -1,5 +1,6 @@
 /** What the log says about hands. */
 import type { FailureOrigin } from "../../kit/errors.ts";
+import type { HandFile } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandEvent, HandOverFacts, HandRecord } from "../store/hands.ts";
 
 export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent {
@@ -50,6 +51,20 @@ export function receivedEvent(facts: HandOverFacts, hand: HandRecord): HandEvent
     environment_id: hand.environmentId,
     hand_agent_id: hand.handAgentId,
   });
+}
+
+/** What was left as output is a file of the session now. */
+export function outputStoredEvent(hand: HandRecord, file: HandFile, fileId: string): HandEvent {
+  return eventOf("hand.output_stored", { ...outputFacts(hand, file), file_id: fileId });
+}
+
+export function outputRefusedEvent(hand: HandRecord, file: HandFile, detail: string): HandEvent {
+  const failure: FailureOrigin = { part: "server", reason: "OUTPUT_REFUSED" };
+  return eventOf("hand.output_refused", { ...outputFacts(hand, file), detail, failure });
+}
+
+function outputFacts(hand: HandRecord, { path, sizeBytes, sha256 }: HandFile) {
+  return { hand_id: hand.handId, slot: hand.slot, path, size_bytes: Number(sizeBytes), sha256 };
 }
 
 /** An operator worked on a session's hand; a long input is told by its beginning. */

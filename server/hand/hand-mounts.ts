@@ -27,14 +27,18 @@ export async function mountsOf(
   hand: HandRecord,
 ): Promise<MessageInitShape<typeof HandMountsSchema> | undefined> {
   if (hand.sessionId === undefined) return undefined;
-  const { sessionLog } = environmentOf(hand);
+  const { sessionLog, sessionFiles } = environmentOf(hand);
   const session = await store.sessions.find(hand.sessionId);
-  const memoryStores = resourcesOf(session?.resources ?? "[]").flatMap(({ kind }) => {
+  const resources = resourcesOf(session?.resources ?? "[]");
+  const hasFiles = resources.some(({ kind }) => kind.case === "file");
+  const memoryStores = resources.flatMap(({ kind }) => {
     if (kind.case !== "memoryStore") return [];
     const { memoryStoreId, mountPath: path, access } = kind.value;
     return [{ memoryStoreId, path, readOnly: access === MemoryAccess.READ_ONLY }];
   });
-  return memoryStores.length === 0 && !sessionLog ? undefined : { memoryStores, sessionLog };
+  const uploads = hasFiles || sessionFiles;
+  if (memoryStores.length === 0 && !sessionLog && !uploads) return undefined;
+  return { memoryStores, sessionLog, uploads, hasFiles, outputs: sessionFiles };
 }
 
 export async function syncMemory(deps: MountDeps, request: SyncMemoryRequest, handAgentId: string) {
@@ -71,7 +75,7 @@ export async function* readSessionLog(
   }
 }
 
-async function ownHand(
+export async function ownHand(
   { store }: Pick<HandDeps, "store">,
   { handId, ownerNumber }: { handId: string; ownerNumber: bigint },
   handAgentId: string,

@@ -52,6 +52,7 @@ export class PeerAccess implements HandsForPeers {
         return connection.command(kind, timeoutMs);
       case "release":
       case "park":
+      case "syncFiles":
         return connection.command(kind, timeoutMs);
       case "startExecution":
         await this.start(connection, kind.value);

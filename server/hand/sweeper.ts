@@ -15,6 +15,7 @@ import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { fromStoredText } from "./results.ts";
 import { durationText } from "./rules.ts";
+import type { SessionFiles } from "./session-files.ts";
 import { UnheardCalls } from "./unheard-calls.ts";
 import { sendUnsentCalls } from "./unsent-calls.ts";
 
@@ -25,6 +26,7 @@ export interface SweeperParts {
   readonly endings: HandEndings;
   readonly provisioner: Provisioner;
   readonly parking: HandParking;
+  readonly files: SessionFiles;
 }
 
 /** A hand may be in state provisioning for the longest provision timeout and so much more. */
@@ -95,6 +97,7 @@ export class Sweeper implements Service {
   /** Hands whose agents are connected here, so that one replica looks after each. */
   async parkIdle(): Promise<void> {
     const handAgentIds = this.parts.connections.all().map(({ handAgentId }) => handAgentId);
+    await this.attempt("outputs that were left could not be found", () => this.parts.files.takeLeft());
     await this.attempt("idle hands could not be parked", () => this.parts.parking.parkIdle(handAgentIds));
   }
 

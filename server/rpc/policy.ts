@@ -112,6 +112,10 @@ const POLICY = new Map<string, Callers>([
     readResource: HAND_AGENT,
     syncMemory: HAND_AGENT,
     readSessionLog: HAND_AGENT,
+    listHandFiles: HAND_AGENT,
+    readHandFile: HAND_AGENT,
+    offerOutputs: HAND_AGENT,
+    storeOutput: HAND_AGENT,
     streamTunnel: HAND_AGENT,
   }),
   ...rows(HandService, {

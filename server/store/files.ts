@@ -1,7 +1,9 @@
 /** Files: stored bytes with a name. Those of a session go with it. All times are the database's. */
 import type { File } from "../../proto/gen/tendon/v1/file_pb.js";
 import type { AuditInput } from "./audit.ts";
+import type { HandEvent } from "./hands.ts";
 import type { Page, PageRequest } from "./page.ts";
+import type { LogAdvance } from "./session-append.ts";
 
 /** What is known of an upload once all of its bytes have come. */
 export interface UploadedEnd {
@@ -35,6 +37,8 @@ export interface NewOutput {
   readonly sha256: string;
   readonly bytes: AsyncIterable<Uint8Array>;
   readonly maxBytes: number;
+  /** For the session's log, in the same transaction. */
+  readonly event: HandEvent;
 }
 
 /** A file that a session is given: `fileId` is a copy of `originalId`, made with the session. */
@@ -64,5 +68,7 @@ export interface FileStore {
   /** How many outputs the session has, and their bytes. */
   outputUsage(sessionId: string): Promise<{ files: number; bytes: number }>;
   /** Undefined when the session's newest file of that path has the same bytes. NOT_FOUND without the session; as `create`. */
-  storeOutput(output: NewOutput): Promise<File | undefined>;
+  storeOutput(output: NewOutput): Promise<{ file: File; advance: LogAdvance } | undefined>;
+  /** What became of an output, in the session's log. NOT_FOUND. */
+  noteOutput(sessionId: string, event: HandEvent): Promise<LogAdvance>;
 }

@@ -168,6 +168,17 @@ export interface HandStore {
    * parked (any more).
    */
   resume(handId: string, stateDetail: string): Promise<HandRecord | "full" | undefined>;
+  /**
+   * Ready hands of resting sessions that may have left output since it was last taken in, where environment and agent know of
+   * such: of one session, or of these agents.
+   */
+  outputsDue(request: {
+    readonly sessionId?: string;
+    readonly handAgentIds?: readonly string[];
+    readonly limit: number;
+  }): Promise<HandRecord[]>;
+  /** What the hand had left when it was last used at `usedAt` is taken in. */
+  outputsTaken(handId: string, usedAt: Date): Promise<void>;
   /** Hands that are older than their environment lets them become, in which nothing runs and whose sessions rest. */
   aged(limit: number): Promise<HandRecord[]>;
   /** Hands that have been parked for as long as their environment says, or else for `keepMs`; the longest parked first, at most `limit`. */

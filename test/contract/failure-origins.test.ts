@@ -11,10 +11,11 @@ import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
 import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
 import { newSessionState } from "../../harness/session-state.ts";
 import { toolCatalogue } from "../../harness/tool-catalogue.ts";
+import { HandFileSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { ExecutionOutcome, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import * as callFailures from "../../server/hand/call-failures.ts";
 import { handLostResult } from "../../server/hand/hand-endings.ts";
-import { lostEvent } from "../../server/hand/hand-events.ts";
+import { lostEvent, outputRefusedEvent } from "../../server/hand/hand-events.ts";
 import * as results from "../../server/hand/results.ts";
 import { giveUpEvents, rescheduledEvent } from "../../server/harness/outcomes.ts";
 import { verdictsFor } from "../../server/harness/overdue-answers.ts";
@@ -43,6 +44,7 @@ const MODEL_FAILURE: ModelFailure = {
 const retry = { kind: "retry", waitMs: 5, elapsedMs: 1 } as const;
 const exhausted = { kind: "exhausted", elapsedMs: 1 } as const;
 const hand = { handId: "hand_1", slot: "", handAgentId: "hagt_1" } as HandRecord;
+const output = create(HandFileSchema, { path: "a" });
 const call = { executionId: "sevt_call", slot: "" };
 const open = { eventId: "sevt_call", type: "agent.tool_use", threadId: "" };
 const lost = { part: "sandbox", reason: "WORKSPACE_LOST" } as const;
@@ -192,6 +194,11 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
     ["an agent that was restarted", () => told(unknownOutcome("x")), ["hand_agent OUTCOME_UNKNOWN"]],
   ],
   "server/hand/hand-events.ts": [
+    [
+      "an output that cannot be stored",
+      () => [outputRefusedEvent(hand, output, "x")],
+      ["server OUTPUT_REFUSED"],
+    ],
     ["a lost hand", () => [lostEvent(hand, "x", lost)], ["sandbox WORKSPACE_LOST"]],
   ],
   "server/harness/outcomes.ts": [

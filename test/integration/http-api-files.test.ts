@@ -89,8 +89,8 @@ describe("files over HTTP", () => {
     await client.beta.files.delete(file.id);
     expect(await storedBytes()).toBe(before - 11n);
     const { files } = client.beta;
-    for (const ask of [files.retrieveMetadata, files.download, files.delete])
-      await expect(ask.call(files, file.id)).rejects.toMatchObject({
+    for (const ask of ["retrieveMetadata", "download", "delete"] as const)
+      await expect(files[ask](file.id)).rejects.toMatchObject({
         status: 404,
         error: { error: { type: "not_found_error" } },
       });

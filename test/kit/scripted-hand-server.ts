@@ -261,6 +261,19 @@ export class ScriptedHandServer {
       async syncMemory() {
         throw new TendonError("NOT_FOUND", "this server has no memory stores");
       },
+      async listHandFiles() {
+        return { files: [] };
+      },
+      // biome-ignore lint/correctness/useYield: refuses at once
+      async *readHandFile() {
+        throw new TendonError("NOT_FOUND", "this server has no files of sessions");
+      },
+      async offerOutputs() {
+        return { verdicts: [] };
+      },
+      async storeOutput() {
+        throw new TendonError("NOT_FOUND", "this server takes no outputs");
+      },
       // biome-ignore lint/correctness/useYield: refuses before the first line
       async *readSessionLog() {
         throw new TendonError("NOT_FOUND", "this server has no session logs");

@@ -19,20 +19,21 @@ import { mountsVolumeOf, uidOf } from "./container-plan.ts";
 import type { Engine } from "./engine.ts";
 import { mountpointOf } from "./workspace-volumes.ts";
 
-/** Of a hand's container, which came with the volume. Rejects with HandError where the engine's files are out of reach. */
+/** Of a hand's container, which came with the volume. Undefined where the engine's files are out of reach and all are optional; else rejects then with HandError where the engine's files are out of reach. */
 export async function openMountsVolume(
   engine: Engine,
   unit: string,
   mounts: readonly MountSpec[],
-): Promise<MountedVolume> {
+): Promise<MountedVolume | undefined> {
   const dir = mountpointOf(await engine.rootDir(), mountsVolumeOf(unit));
   const uid = uidOf(unit);
   try {
     const made = await prepareMounts(dir, mounts, uid);
     return { dir, mounts, uid, made };
   } catch (error) {
+    if (mounts.every(({ optional }) => optional === true)) return undefined;
     throw new HandError(
-      `memory stores and the session's log need a hand agent that reaches the files of its engine: ${messageOf(error)}`,
+      `memory stores, files and the session's log need a hand agent that reaches the files of its engine: ${messageOf(error)}`,
     );
   }
 }

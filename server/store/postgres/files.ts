@@ -6,8 +6,10 @@ import { newId } from "../../../kit/ids.ts";
 import { type File, FileSchema } from "../../../proto/gen/tendon/v1/file_pb.js";
 import type { BlobRecord } from "../blobs.ts";
 import type { FileCopy, FileStore, NewFile, NewOutput } from "../files.ts";
+import type { LogAdvance } from "../session-append.ts";
 import { insertAudit } from "./audit.ts";
 import { referToBlob, releaseBlobsOf, writeBlob } from "./blobs.ts";
+import { appendToLog } from "./hand-log.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -85,6 +87,8 @@ export function createFileStore(pool: Pool): FileStore {
       return rows[0]!;
     },
     storeOutput: (output) => storeOutput(pool, output),
+    noteOutput: (sessionId, event) =>
+      inTransaction(pool, async (transaction) => (await appendToLog(transaction, sessionId, event)).advance),
   };
 }
 
@@ -157,9 +161,12 @@ async function insert(
 }
 
 /** One at a time of each session, so that two that bring the same do not both make a file of it. */
-async function storeOutput(pool: Pool, output: NewOutput): Promise<File | undefined> {
+async function storeOutput(
+  pool: Pool,
+  output: NewOutput,
+): Promise<{ file: File; advance: LogAdvance } | undefined> {
   const { fileId, workspaceId, sessionId, path, mimeType, bytes, maxBytes, sha256 } = output;
-  let row: Row | undefined;
+  let stored: { file: File; advance: LogAdvance } | undefined;
   const write = { workspaceId, owner: fileId, bytes, maxBytes, sha256 };
   try {
     const before = async (transaction: Transaction) => {
@@ -177,13 +184,15 @@ async function storeOutput(pool: Pool, output: NewOutput): Promise<File | undefi
       );
       if (rows[0]?.sha256 === sha256) throw new NotWanted(undefined);
       const facts = { fileId, filename: path, mimeType, sessionId, isOutput: true, expiresInSeconds: 0 };
-      row = await insert(transaction, { ...facts, blob });
+      const row = await insert(transaction, { ...facts, blob });
+      const { advance } = await appendToLog(transaction, sessionId, output.event);
+      stored = { file: toFile(row), advance };
     };
     await writeBlob(pool, write, { before, after });
   } catch (error) {
     if (!(error instanceof NotWanted)) throw error;
   }
-  return row && toFile(row);
+  return stored;
 }
 
 async function deleteExpired(transaction: Transaction, limit: number): Promise<number> {

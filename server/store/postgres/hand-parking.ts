@@ -1,7 +1,16 @@
 /** Which hands are unused, and how they give their place back and get one again (H5). */
 import type { HandRecord, HandStore, UnusedHandsQuery } from "../hands.ts";
 import { PLACED_HANDS } from "./hand-agents.ts";
-import { HAND_COLUMNS, type HandRow, hasOpenExecution, lockHand, tell, toHand, write } from "./hands.ts";
+import {
+  HAND_COLUMNS,
+  type HandRow,
+  hasOpenExecution,
+  lockHand,
+  prefixedHandColumns,
+  tell,
+  toHand,
+  write,
+} from "./hands.ts";
 import type { Pool } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -31,7 +40,7 @@ export function parking(
     },
     async aged(limit) {
       const { rows } = await pool.query<HandRow>(
-        `select ${prefixed("h")} from hands h left join sessions s using (session_id)
+        `select ${prefixedHandColumns("h")} from hands h left join sessions s using (session_id)
          where h.max_age_ms > 0 and h.state in ('ready', 'parked')
            and h.created_at < clock_timestamp() - h.max_age_ms * interval '1 millisecond'
            and (s.session_id is null
@@ -60,7 +69,7 @@ export function parking(
 
 async function unused(pool: Pool, query: UnusedHandsQuery): Promise<HandRecord[]> {
   const { rows } = await pool.query<HandRow>(
-    `select ${prefixed("h")} from hands h
+    `select ${prefixedHandColumns("h")} from hands h
        join hand_agents a using (hand_agent_id) left join sessions s using (session_id),
      lateral (select coalesce(h.last_used_at, h.ready_at, h.created_at) as begun,
        clock_timestamp() - case when $3 and h.idle_timeout_ms > 0 then h.idle_timeout_ms else $2 end
@@ -87,12 +96,6 @@ async function unused(pool: Pool, query: UnusedHandsQuery): Promise<HandRecord[]
     ],
   );
   return rows.map(toHand);
-}
-
-function prefixed(table: string): string {
-  return HAND_COLUMNS.split(/,\s+/)
-    .map((column) => `${table}.${column}`)
-    .join(", ");
 }
 
 async function park(

@@ -3,6 +3,7 @@ import { notFound, TendonError } from "../../../kit/errors.ts";
 import type { HandEvent, HandRecord, HandStateName, HandStore, LeaseClaim, StaleHand } from "../hands.ts";
 import { LIVING_HANDS, readToolList, writeToolList } from "./hand-agents.ts";
 import { appendToLog } from "./hand-log.ts";
+import { outputs } from "./hand-outputs.ts";
 import { owners } from "./hand-owners.ts";
 import { freePlaces, parking } from "./hand-parking.ts";
 import { openHand } from "./open-hand.ts";
@@ -32,6 +33,13 @@ export interface HandRow {
   destroy_pending: boolean;
   left_processes: string;
   lost_position: number | null;
+}
+
+/** The columns of a query that joins other tables. */
+export function prefixedHandColumns(table: string): string {
+  return HAND_COLUMNS.split(/,\s+/)
+    .map((column) => `${table}.${column}`)
+    .join(", ");
 }
 
 export function createHandStore(pool: Pool): HandStore {
@@ -78,6 +86,7 @@ export function createHandStore(pool: Pool): HandStore {
     ...changes(pool),
     ...lists(pool),
     ...parking(pool),
+    ...outputs(pool),
     ...owners(pool),
     pinTools: (sessionId, slot, choose) => pinTools(pool, sessionId, slot, choose),
   };

@@ -223,6 +223,15 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: bool session_log = 20;
    */
   sessionLog: boolean;
+
+  /**
+   * Whether hands have the directories of their session's files: what the session is given below `/mnt/session/uploads`, also
+   * later, and what is stored when it comes to rest below `/mnt/session/outputs`. A session that is given files when it is
+   * made has the first in any case.
+   *
+   * @generated from field: bool session_files = 21;
+   */
+  sessionFiles: boolean;
 };
 
 /**

@@ -628,6 +628,14 @@ export declare type ConnectResponse = Message<"tendon.v1.ConnectResponse"> & {
      */
     value: IdentityShared;
     case: "identityShared";
+  } | {
+    /**
+     * Bring files of a hand's session up to date.
+     *
+     * @generated from field: tendon.v1.SyncFilesCommand sync_files = 15;
+     */
+    value: SyncFilesCommand;
+    case: "syncFiles";
   } | { case: undefined; value?: undefined };
 };
 
@@ -636,6 +644,47 @@ export declare type ConnectResponse = Message<"tendon.v1.ConnectResponse"> & {
  * Use `create(ConnectResponseSchema)` to create a new message.
  */
 export declare const ConnectResponseSchema: GenMessage<ConnectResponse>;
+
+/**
+ * Brings files of a hand's session up to date. Answered when that is done.
+ *
+ * @generated from message tendon.v1.SyncFilesCommand
+ */
+export declare type SyncFilesCommand = Message<"tendon.v1.SyncFilesCommand"> & {
+  /**
+   * Id of the command.
+   *
+   * @generated from field: string command_id = 1;
+   */
+  commandId: string;
+
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 2;
+   */
+  handId: string;
+
+  /**
+   * Whether what the session was given has changed: see ListHandFiles.
+   *
+   * @generated from field: bool uploads = 3;
+   */
+  uploads: boolean;
+
+  /**
+   * Whether what lies in the hand as output is to be offered: see OfferOutputs.
+   *
+   * @generated from field: bool outputs = 4;
+   */
+  outputs: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.SyncFilesCommand.
+ * Use `create(SyncFilesCommandSchema)` to create a new message.
+ */
+export declare const SyncFilesCommandSchema: GenMessage<SyncFilesCommand>;
 
 /**
  * Two processes run with copies of one agent's data directory.
@@ -842,6 +891,28 @@ export declare type HandMounts = Message<"tendon.v1.HandMounts"> & {
    * @generated from field: bool session_log = 2;
    */
   sessionLog: boolean;
+
+  /**
+   * Whether files that the session is given are there, below `/mnt/session/uploads`. A driver without mounts leaves it out
+   * unless `has_files` is set too.
+   *
+   * @generated from field: bool uploads = 3;
+   */
+  uploads: boolean;
+
+  /**
+   * Whether what lies below `/mnt/session/outputs` is offered to be stored. A driver without mounts leaves it out.
+   *
+   * @generated from field: bool outputs = 4;
+   */
+  outputs: boolean;
+
+  /**
+   * Whether the session has files now: a hand without them is none.
+   *
+   * @generated from field: bool has_files = 5;
+   */
+  hasFiles: boolean;
 };
 
 /**
@@ -1838,6 +1909,328 @@ export declare type ReadSessionLogResponse = Message<"tendon.v1.ReadSessionLogRe
 export declare const ReadSessionLogResponseSchema: GenMessage<ReadSessionLogResponse>;
 
 /**
+ * Asks for the files that a hand's session was given.
+ *
+ * @generated from message tendon.v1.ListHandFilesRequest
+ */
+export declare type ListHandFilesRequest = Message<"tendon.v1.ListHandFilesRequest"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.ListHandFilesRequest.
+ * Use `create(ListHandFilesRequestSchema)` to create a new message.
+ */
+export declare const ListHandFilesRequestSchema: GenMessage<ListHandFilesRequest>;
+
+/**
+ * The files that a hand's session was given.
+ *
+ * @generated from message tendon.v1.ListHandFilesResponse
+ */
+export declare type ListHandFilesResponse = Message<"tendon.v1.ListHandFilesResponse"> & {
+  /**
+   * All of them, at most 500.
+   *
+   * @generated from field: repeated tendon.v1.HandFile files = 1;
+   */
+  files: HandFile[];
+};
+
+/**
+ * Describes the message tendon.v1.ListHandFilesResponse.
+ * Use `create(ListHandFilesResponseSchema)` to create a new message.
+ */
+export declare const ListHandFilesResponseSchema: GenMessage<ListHandFilesResponse>;
+
+/**
+ * A file below one of the directories of a session.
+ *
+ * @generated from message tendon.v1.HandFile
+ */
+export declare type HandFile = Message<"tendon.v1.HandFile"> & {
+  /**
+   * Of a file that was given: its absolute path. Of an output: its path below `/mnt/session/outputs`.
+   *
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * SHA-256 of its bytes, lower-case hex.
+   *
+   * @generated from field: string sha256 = 2;
+   */
+  sha256: string;
+
+  /**
+   * Its length.
+   *
+   * @generated from field: int64 size_bytes = 3;
+   */
+  sizeBytes: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.HandFile.
+ * Use `create(HandFileSchema)` to create a new message.
+ */
+export declare const HandFileSchema: GenMessage<HandFile>;
+
+/**
+ * Asks for a file that a hand's session was given.
+ *
+ * @generated from message tendon.v1.ReadHandFileRequest
+ */
+export declare type ReadHandFileRequest = Message<"tendon.v1.ReadHandFileRequest"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * SHA-256 of its bytes, lower-case hex.
+   *
+   * @generated from field: string sha256 = 3;
+   */
+  sha256: string;
+};
+
+/**
+ * Describes the message tendon.v1.ReadHandFileRequest.
+ * Use `create(ReadHandFileRequestSchema)` to create a new message.
+ */
+export declare const ReadHandFileRequestSchema: GenMessage<ReadHandFileRequest>;
+
+/**
+ * Part of a file.
+ *
+ * @generated from message tendon.v1.ReadHandFileResponse
+ */
+export declare type ReadHandFileResponse = Message<"tendon.v1.ReadHandFileResponse"> & {
+  /**
+   * The bytes, in order, at most 1 MiB each.
+   *
+   * @generated from field: bytes chunk = 1;
+   */
+  chunk: Uint8Array;
+};
+
+/**
+ * Describes the message tendon.v1.ReadHandFileResponse.
+ * Use `create(ReadHandFileResponseSchema)` to create a new message.
+ */
+export declare const ReadHandFileResponseSchema: GenMessage<ReadHandFileResponse>;
+
+/**
+ * Offers what a hand's processes left as output.
+ *
+ * @generated from message tendon.v1.OfferOutputsRequest
+ */
+export declare type OfferOutputsRequest = Message<"tendon.v1.OfferOutputsRequest"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * Files that are new or changed, at most 500.
+   *
+   * @generated from field: repeated tendon.v1.HandFile files = 3;
+   */
+  files: HandFile[];
+};
+
+/**
+ * Describes the message tendon.v1.OfferOutputsRequest.
+ * Use `create(OfferOutputsRequestSchema)` to create a new message.
+ */
+export declare const OfferOutputsRequestSchema: GenMessage<OfferOutputsRequest>;
+
+/**
+ * What is wanted of it.
+ *
+ * @generated from message tendon.v1.OfferOutputsResponse
+ */
+export declare type OfferOutputsResponse = Message<"tendon.v1.OfferOutputsResponse"> & {
+  /**
+   * One for each file that was offered, in the same order.
+   *
+   * @generated from field: repeated tendon.v1.OutputVerdict verdicts = 1;
+   */
+  verdicts: OutputVerdict[];
+};
+
+/**
+ * Describes the message tendon.v1.OfferOutputsResponse.
+ * Use `create(OfferOutputsResponseSchema)` to create a new message.
+ */
+export declare const OfferOutputsResponseSchema: GenMessage<OfferOutputsResponse>;
+
+/**
+ * What becomes of an output.
+ *
+ * @generated from message tendon.v1.OutputVerdict
+ */
+export declare type OutputVerdict = Message<"tendon.v1.OutputVerdict"> & {
+  /**
+   * Whether it is to be sent.
+   *
+   * @generated from field: bool wanted = 1;
+   */
+  wanted: boolean;
+
+  /**
+   * Why it is not stored; empty for one that is wanted, or stored already.
+   *
+   * @generated from field: string refused = 2;
+   */
+  refused: string;
+};
+
+/**
+ * Describes the message tendon.v1.OutputVerdict.
+ * Use `create(OutputVerdictSchema)` to create a new message.
+ */
+export declare const OutputVerdictSchema: GenMessage<OutputVerdict>;
+
+/**
+ * Part of an output.
+ *
+ * @generated from message tendon.v1.StoreOutputRequest
+ */
+export declare type StoreOutputRequest = Message<"tendon.v1.StoreOutputRequest"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.StoreOutputRequest.kind
+   */
+  kind: {
+    /**
+     * First message.
+     *
+     * @generated from field: tendon.v1.OutputStart start = 1;
+     */
+    value: OutputStart;
+    case: "start";
+  } | {
+    /**
+     * The bytes, in order, at most 1 MiB each.
+     *
+     * @generated from field: bytes chunk = 2;
+     */
+    value: Uint8Array;
+    case: "chunk";
+  } | {
+    /**
+     * Last message.
+     *
+     * @generated from field: tendon.v1.OutputEnd end = 3;
+     */
+    value: OutputEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.StoreOutputRequest.
+ * Use `create(StoreOutputRequestSchema)` to create a new message.
+ */
+export declare const StoreOutputRequestSchema: GenMessage<StoreOutputRequest>;
+
+/**
+ * Which output comes.
+ *
+ * @generated from message tendon.v1.OutputStart
+ */
+export declare type OutputStart = Message<"tendon.v1.OutputStart"> & {
+  /**
+   * The hand.
+   *
+   * @generated from field: string hand_id = 1;
+   */
+  handId: string;
+
+  /**
+   * Number of the hand's owner, as far as the agent knows.
+   *
+   * @generated from field: int64 owner_number = 2;
+   */
+  ownerNumber: bigint;
+
+  /**
+   * The file, as it was offered.
+   *
+   * @generated from field: tendon.v1.HandFile file = 3;
+   */
+  file?: HandFile | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.OutputStart.
+ * Use `create(OutputStartSchema)` to create a new message.
+ */
+export declare const OutputStartSchema: GenMessage<OutputStart>;
+
+/**
+ * All bytes of an output were sent.
+ *
+ * @generated from message tendon.v1.OutputEnd
+ */
+export declare type OutputEnd = Message<"tendon.v1.OutputEnd"> & {
+};
+
+/**
+ * Describes the message tendon.v1.OutputEnd.
+ * Use `create(OutputEndSchema)` to create a new message.
+ */
+export declare const OutputEndSchema: GenMessage<OutputEnd>;
+
+/**
+ * The output is stored.
+ *
+ * @generated from message tendon.v1.StoreOutputResponse
+ */
+export declare type StoreOutputResponse = Message<"tendon.v1.StoreOutputResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.StoreOutputResponse.
+ * Use `create(StoreOutputResponseSchema)` to create a new message.
+ */
+export declare const StoreOutputResponseSchema: GenMessage<StoreOutputResponse>;
+
+/**
  * From the agent, on a connection's stream.
  *
  * @generated from message tendon.v1.StreamTunnelRequest
@@ -2181,6 +2574,66 @@ export declare const HandAgentService: GenService<{
     methodKind: "server_streaming";
     input: typeof ReadSessionLogRequestSchema;
     output: typeof ReadSessionLogResponseSchema;
+  },
+  /**
+   * Lists the files that the hand's session was given, as they stand below `/mnt/session/uploads`.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND for a hand that is not the agent's or belongs to no session, HAND_NOT_READY for an older owner number.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.ListHandFiles
+   */
+  listHandFiles: {
+    methodKind: "unary";
+    input: typeof ListHandFilesRequestSchema;
+    output: typeof ListHandFilesResponseSchema;
+  },
+  /**
+   * Reads a file that the hand's session was given.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND, also for a file that the session was not given, HAND_NOT_READY for an older owner number.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.ReadHandFile
+   */
+  readHandFile: {
+    methodKind: "server_streaming";
+    input: typeof ReadHandFileRequestSchema;
+    output: typeof ReadHandFileResponseSchema;
+  },
+  /**
+   * Asks which of the files below `/mnt/session/outputs` are to be stored: those whose bytes are new at their path.
+   *
+   * Effect: `hand.output_refused` for each that cannot be stored.
+   * Idempotency: what is stored already is not wanted; a file that was refused should not be offered again unchanged.
+   * Fails: NOT_FOUND for a hand that is not the agent's or belongs to no session, HAND_NOT_READY for an older owner number.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.OfferOutputs
+   */
+  offerOutputs: {
+    methodKind: "unary";
+    input: typeof OfferOutputsRequestSchema;
+    output: typeof OfferOutputsResponseSchema;
+  },
+  /**
+   * Stores one of them. The first message is `start`, the last one `end`; a stream that breaks before leaves nothing.
+   *
+   * Effect: a file of the session and `hand.output_stored`, unless the newest file of that path has the same bytes.
+   * Idempotency: the same bytes at the same path are stored once.
+   * Fails: as OfferOutputs; INVALID_FIELD for other bytes than were said, MESSAGE_TOO_LARGE, LIMIT_EXCEEDED.
+   * Callers: hand_agent.
+   *
+   * @generated from rpc tendon.v1.HandAgentService.StoreOutput
+   */
+  storeOutput: {
+    methodKind: "client_streaming";
+    input: typeof StoreOutputRequestSchema;
+    output: typeof StoreOutputResponseSchema;
   },
   /**
    * Opened by the agent when the server or a sandbox asks for it: carries the bytes of one connection.

@@ -18,6 +18,7 @@ export function newEnvironmentSpec(fields: Fields): EnvironmentSpec {
   const spec = create(EnvironmentSpecSchema);
   spec.selfHosted = fields.object("config")?.word("type", ["cloud", "self_hosted"]) === "self_hosted";
   if (!spec.selfHosted) spec.network = create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
+  spec.sessionFiles = !spec.selfHosted;
   return changedEnvironmentSpec(spec, fields);
 }
 
@@ -78,10 +79,11 @@ function refusePackages(packages: Fields | undefined): void {
 
 /** What only Tendon has. */
 function applyExtension(spec: EnvironmentSpec, fields: Fields): void {
-  fields.only("driver", "image", "pool", "labels");
+  fields.only("driver", "image", "pool", "labels", "session_files");
   if (fields.has("driver")) spec.driver = fields.text("driver") ?? "";
   if (fields.has("image")) spec.image = fields.text("image") ?? "";
   if (fields.has("pool")) spec.pool = fields.text("pool") ?? "";
+  spec.sessionFiles = fields.flag("session_files") ?? spec.sessionFiles;
   if (fields.has("labels")) spec.labels = labelsOf(fields.object("labels"));
 }
 

@@ -24,12 +24,12 @@ export function environmentJson({ id, spec, createdAt, updatedAt, archivedAt }: 
 
 function configJson(spec: EnvironmentSpec) {
   if (spec.selfHosted) return { type: "self_hosted" };
-  const { driver, image, pool, labels } = spec;
+  const { driver, image, pool, labels, sessionFiles } = spec;
   return {
     type: "cloud",
     networking: networkingJson(spec.network),
     packages: { type: "packages", apt: [], cargo: [], gem: [], go: [], npm: [], pip: [] },
-    tendon: { driver, image, pool, labels },
+    tendon: { driver, image, pool, labels, session_files: sessionFiles },
   };
 }
 

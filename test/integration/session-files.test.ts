@@ -1,0 +1,189 @@
+/** Files that sessions are given and leave: the built programs, process hands, and the client that applications use. */
+import { createHash } from "node:crypto";
+import Anthropic, { toFile } from "@anthropic-ai/sdk";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
+import { collectExecution, textOfResult } from "../kit/execution-stream.ts";
+import { type Platform, startPlatform } from "../kit/platform.ts";
+
+let platform: Platform;
+let client: Anthropic;
+let agent: string;
+let environment: string;
+
+beforeAll(async () => {
+  platform = await startPlatform();
+  client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
+  const tools = [{ type: "agent_toolset_20260401" as const }];
+  agent = (await client.beta.agents.create({ name: "a", model: "demo", tools })).id;
+  environment = (await client.beta.environments.create({ name: "e", config: { type: "cloud" } })).id;
+});
+
+afterAll(() => platform?.stop());
+
+const upload = async (text: string, name: string) =>
+  client.beta.files.upload({ file: await toFile(Buffer.from(text), name) });
+
+type Resource = { type: "file"; file_id: string; mount_path?: string };
+
+function newSession(resources: Resource[] = []) {
+  return client.beta.sessions.create({ agent, environment_id: environment, resources });
+}
+
+/** One turn of the demo model; all that the session said meanwhile, as text. */
+async function turn(sessionId: string, text: string): Promise<string> {
+  const stream = await client.beta.sessions.events.stream(sessionId);
+  const content = [{ type: "text" as const, text }];
+  await client.beta.sessions.events.send(sessionId, { events: [{ type: "user.message", content }] });
+  const said: string[] = [];
+  for await (const event of stream) {
+    if (event.type === "agent.tool_result") said.push(JSON.stringify(event.content));
+    if (event.type === "session.status_idle") break;
+  }
+  return said.join("\n");
+}
+
+const outputsOf = async (sessionId: string) => {
+  const { data } = await client.beta.files.list({ scope_id: sessionId });
+  return data.filter(({ filename }) => !filename.startsWith("given"));
+};
+
+/** Of the session's log. */
+async function eventsOf(sessionId: string, type: string): Promise<Record<string, unknown>[]> {
+  const found: Record<string, unknown>[] = [];
+  for await (const event of client.beta.sessions.events.list(sessionId))
+    if ((event.type as string) === type) found.push(event as never);
+  return found;
+}
+
+describe("files that a session is given", () => {
+  it("are below /mnt/session/uploads, read-only, for commands and file tools; more come while it lives, and go", async () => {
+    const [one, two] = [
+      await upload("first text\n", "given1.txt"),
+      await upload("second text\n", "given2.txt"),
+    ];
+    const session = await newSession([
+      { type: "file", file_id: one.id },
+      { type: "file", file_id: two.id, mount_path: "/deep/er/data.csv" },
+    ]);
+    const deep = "/mnt/session/uploads/deep/er/data.csv";
+    expect(session.resources).toMatchObject([
+      { type: "file", id: expect.stringMatching(/^sesrsc_/), mount_path: `/mnt/session/uploads/${one.id}` },
+      { type: "file", mount_path: deep },
+    ]);
+    // Its copies are its own.
+    await client.beta.files.delete(one.id);
+    const read = await turn(session.id, `run: cat /mnt/session/uploads/${one.id}\nread: ${deep}`);
+    expect(read).toContain("first text");
+    expect(read).toContain("second text");
+    const tries = `run: echo x >>${deep}; rm ${deep}; touch /mnt/session/uploads/new; ls -R /mnt/session/uploads`;
+    const tried = await turn(session.id, tries);
+    expect(tried.match(/Read-only|[Pp]ermission denied/g)?.length).toBe(3);
+    expect(tried).toContain("data.csv");
+    const late = await upload("late text\n", "given3.txt");
+    const resources = client.beta.sessions.resources;
+    const added = await resources.add(session.id, { type: "file", file_id: late.id, mount_path: "/late" });
+    expect(await turn(session.id, "run: cat /mnt/session/uploads/late")).toContain("late text");
+    expect(await resources.retrieve(added.id, { session_id: session.id })).toEqual(added);
+    const listed: string[] = [];
+    for await (const resource of resources.list(session.id)) listed.push((resource as { id: string }).id);
+    expect(listed).toHaveLength(3);
+    expect(await resources.delete(added.id, { session_id: session.id })).toEqual({
+      id: added.id,
+      type: "session_resource_deleted",
+    });
+    expect(await turn(session.id, "run: ls -A /mnt/session/uploads")).not.toContain("late");
+    await expect(client.beta.files.retrieveMetadata(added.file_id)).rejects.toMatchObject({ status: 404 });
+    const copy = (session.resources[0] as { file_id: string }).file_id;
+    expect(await (await client.beta.files.download(copy)).text()).toBe("first text\n");
+    await client.beta.sessions.delete(session.id);
+    await expect(client.beta.files.retrieveMetadata(copy)).rejects.toMatchObject({ status: 404 });
+    expect(await (await client.beta.files.download(two.id)).text()).toBe("second text\n");
+  });
+
+  it("are refused when they are wrong, and then there is no session", async () => {
+    const file = await upload("x", "given.txt");
+    const at = (mount_path: string): Resource => ({ type: "file", file_id: file.id, mount_path });
+    const count = async () => (await client.beta.sessions.list({ limit: 100 })).data.length;
+    const before = await count();
+    const wrong: [Resource[], number][] = [
+      [[{ type: "file", file_id: "file_none" }], 404],
+      [[at("relative")], 400],
+      [[at("/a/../b")], 400],
+      [[at("/a//b")], 400],
+      [[at("/tab\there")], 400],
+      [[at(`/${"n".repeat(256)}`)], 400],
+      [[at("/same"), at("/same")], 400],
+      [[at("/dir"), at("/dir/below")], 400],
+      [[at("/a"), at("/mnt/session/uploads/a")], 400],
+      [[{ ...at("/a"), wrong: 1 } as never], 400],
+    ];
+    for (const [resources, status] of wrong)
+      await expect(newSession(resources), JSON.stringify(resources)).rejects.toMatchObject({ status });
+    expect(await count()).toBe(before);
+    const session = await newSession([at("/taken")]);
+    const taken = client.beta.sessions.resources.add(session.id, at("/taken"));
+    await expect(taken).rejects.toMatchObject({ status: 400 });
+  });
+});
+
+describe("what a hand leaves in /mnt/session/outputs", () => {
+  it("is a file of the session once it rests, byte for byte, and once for each change", async () => {
+    const session = await newSession();
+    const make = [
+      "cd /mnt/session/outputs",
+      "mkdir -p charts && printf 'a,b\\n1,2\\n' >charts/table.csv",
+      "head -c 20000000 /dev/urandom >large.bin",
+      "ln -s /etc/passwd link",
+      "sha256sum large.bin",
+    ].join("; ");
+    const said = await turn(session.id, `run: ${make}`);
+    const sha256 = /[0-9a-f]{64}/.exec(said)![0];
+    const files = await eventually(async () => {
+      const found = await outputsOf(session.id);
+      return found.length === 2 ? found : undefined;
+    });
+    const table = files.find(({ filename }) => filename === "charts/table.csv")!;
+    const large = files.find(({ filename }) => filename === "large.bin")!;
+    expect(table).toMatchObject({ mime_type: "text/csv", scope: { type: "session", id: session.id } });
+    expect(await (await client.beta.files.download(table.id)).text()).toBe("a,b\n1,2\n");
+    const hash = createHash("sha256");
+    for await (const chunk of (await client.beta.files.download(large.id)).body!) hash.update(chunk);
+    expect(hash.digest("hex")).toBe(sha256);
+    expect(await eventsOf(session.id, "hand.output_stored")).toMatchObject([
+      { path: expect.any(String), file_id: expect.stringMatching(/^file_/) },
+      { path: expect.any(String) },
+    ]);
+    await turn(session.id, "run: echo more >>/mnt/session/outputs/charts/table.csv");
+    await eventually(async () => (await outputsOf(session.id)).length === 3);
+    // Nothing was changed: nothing is stored again, also by those who look for what was left.
+    await turn(session.id, "run: true");
+    await turn(session.id, "run: echo last >/mnt/session/outputs/last.txt");
+    await eventually(async () =>
+      (await outputsOf(session.id)).some(({ filename }) => filename === "last.txt"),
+    );
+    expect(await outputsOf(session.id)).toHaveLength(4);
+    await client.beta.sessions.delete(session.id);
+    await expect(client.beta.files.download(table.id)).rejects.toMatchObject({ status: 404 });
+  });
+
+  it("is refused with the reason in the log when it cannot be a file", async () => {
+    const session = await newSession();
+    const hands = platform.client(HandService);
+    await turn(
+      session.id,
+      "run: cd /mnt/session/outputs; truncate -s 600M huge; printf x >\"$(printf 'a\\tb')\"; echo y >ok",
+    );
+    await eventually(async () => (await outputsOf(session.id)).length === 1);
+    const refused = await eventsOf(session.id, "hand.output_refused");
+    expect(refused.map(({ detail }) => detail).toSorted()).toEqual([
+      expect.stringContaining("has more than 524288000 bytes"),
+      expect.stringContaining("control or format characters"),
+    ]);
+    const { hands: found } = await hands.listHands({ sessionId: session.id });
+    const input = JSON.stringify({ file_path: "/mnt/session/outputs/ok" });
+    const request = { handId: found[0]!.id, executionId: "read", name: "read", input, reason: "a test" };
+    expect(textOfResult((await collectExecution(hands.execute(request))).result!)).toContain("y");
+  });
+});
