@@ -57,6 +57,8 @@ export const FAILPOINTS = [
   "server.before_checkpoint",
   /** What a thread's log says stands in the other logs of its tree; the note that it has to is still there. */
   "server.tree_news_told",
+  /** A proxy has traded a code for tokens; they are not sealed, and nobody has been told. */
+  "proxy.code_traded",
   /** A proxy may refresh a token; it has not asked for the new one. */
   "proxy.refresh_claimed",
   /** The new token has come; it is not stored. */

@@ -153,7 +153,6 @@ test("a browser allows it, and a session's brain calls a tool with the token; ag
     display_name: "notes",
     use: { oauth: { server_url: mcp.url } },
   });
-  await expect(fetch(back)).rejects.toThrow();
   expect(await callOfSession(vaultId)).toMatchObject({ is_error: false });
   expect(mcp.calls("note")).toBe(1);
   const token = mcp.taken.at(-1)!;
@@ -234,6 +233,24 @@ test("what goes wrong ends the command with 1 and words that help, and nothing i
   const late = await ended(connect([vaultId, mcp.url, "--timeout", "1ms"]).command);
   expect(late).toMatchObject({ code: 1, stderr: expect.stringContaining("not sent back in time") });
   expect(await credentials(vaultId)).toEqual([]);
+});
+
+test("a proxy that is killed after it has traded a code leaves nothing behind, and another connect gets other tokens", async () => {
+  const vaultId = await newVault();
+  await platform.program("mcp-proxy").end("SIGTERM");
+  const doomed = await platform.start("mcp-proxy", { TENDON_FAILPOINTS: "proxy.code_traded=kill" });
+  const { command, opened } = connect([vaultId, mcp.url]);
+  await fetch(await allowed(await opened()));
+  expect(await ended(command)).toMatchObject({ code: 1, stderr: expect.stringContaining("try again") });
+  expect(await doomed.ended).toBe("SIGKILL");
+  said.push(doomed.log());
+  expect(authorization.exchanges.at(-1)!.refusal).toBe("");
+  expect(await credentials(vaultId)).toEqual([]);
+  await platform.start("mcp-proxy");
+  const again = connect([vaultId, mcp.url]);
+  await fetch(await allowed(await again.opened()));
+  expect(await ended(again.command)).toMatchObject({ code: 0 });
+  expect(await credentials(vaultId)).toHaveLength(1);
 });
 
 test("no code, verifier, token or client's secret is in logs, arguments, environments, rows, events or what commands print", async () => {

@@ -3,6 +3,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest"
 import { startAuthorizationServer } from "../kit/authorization-server.ts";
 import { type ConnectRig, REDIRECT, startConnectRig } from "../kit/connect-rig.ts";
 import { failure } from "../kit/failure.ts";
+import { startProxy } from "../kit/proxy-rig.ts";
 import { needOf } from "../kit/vault-rig.ts";
 
 let rig: ConnectRig;
@@ -126,6 +127,19 @@ describe("a vault is connected", () => {
     const all = JSON.stringify((await rig.audit({})).map(({ detail }) => detail));
     for (const secret of rig.authorization.secrets) expect(all).not.toContain(secret);
   });
+});
+
+test("what one proxy has begun another one with the same keys ends", async () => {
+  const options = { url: rig.server.url, key: rig.proxyKey, keys: rig.proxy.keys };
+  const proxies = await Promise.all([startProxy(options), startProxy(options)]);
+  try {
+    // They are asked in turns: of three proxies none begins and ends the same one each time.
+    const vaultIds = [await rig.home.newVault(), await rig.home.newVault()];
+    for (const vaultId of vaultIds) await rig.finish(vaultId, await rig.begin(vaultId));
+    expect(await Promise.all(vaultIds.map((vaultId) => rig.stored(vaultId)))).toEqual([1, 1]);
+  } finally {
+    await Promise.all(proxies.map((proxy) => proxy.stop()));
+  }
 });
 
 describe("what is asked for", () => {

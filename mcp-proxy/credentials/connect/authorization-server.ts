@@ -2,7 +2,7 @@
 import { jsonObject } from "../../outbound/bounded-text.ts";
 import { MCP_VERSION } from "../mcp-probe.ts";
 import { ConnectFailed } from "./failure.ts";
-import type { FarAnswer, FarSide } from "./far-side.ts";
+import { type FarAnswer, type FarSide, isUrlText } from "./far-side.ts";
 
 export interface AuthorizationServer {
   /** As its metadata spells it. */
@@ -65,7 +65,7 @@ export async function readAuthorizationServer(far: FarSide, issuer: URL): Promis
 
 /** Equal, but for a slash at the end: `https://a.example.com` and `https://a.example.com/` are one URL. */
 export function isSameIssuer(said: unknown, wanted: URL): said is string {
-  return typeof said === "string" && URL.canParse(said) && plain(new URL(said)) === plain(wanted);
+  return isUrlText(said) && plain(new URL(said)) === plain(wanted);
 }
 
 const plain = (url: URL) => url.href.replace(/\/$/, "");

@@ -7,6 +7,7 @@ import { create, toJsonString } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../../kit/clock.ts";
 import { messageOf } from "../../../kit/errors.ts";
+import { failpoint } from "../../../kit/failpoint.ts";
 import type { Logger } from "../../../kit/log.ts";
 import type { AskFinishConnect, AskStartConnect } from "../../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { CredentialUseSchema, PlainSecretSchema } from "../../../proto/gen/tendon/v1/vault_service_pb.js";
@@ -30,6 +31,8 @@ export interface ConnectsDeps {
   readonly log: Logger;
 }
 
+/** What browsers and servers take; more is refused by some of them. */
+const MAX_URL_CHARS = 8_192;
 /** For whoever has to sign in somewhere first. */
 const LIFE_MS = 600_000;
 /** Of RFC 6749 and OpenID; others are not repeated. */
@@ -109,6 +112,7 @@ export class Connects {
       const message = `${new URL(tokenEndpoint).host} gave no tokens for the code: ${problem}; begin another connect`;
       throw new ConnectFailed("token", problem, message, httpStatus);
     }
+    failpoint("proxy.code_traded");
     const { accessToken, refreshToken = "", expiresAtMs, scope: granted } = outcome.tokens;
     use.kind.value.scope = granted ?? scope;
     const expiresAt = expiresAtMs === undefined ? undefined : timestampFromMs(expiresAtMs);
@@ -194,7 +198,12 @@ function authorizationUrl(endpoint: URL, connect: ConnectState): URL {
     ...(scope.split(" ").includes("offline_access") && { prompt: "consent" }),
   };
   for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
-  return url;
+  if (url.href.length <= MAX_URL_CHARS) return url;
+  throw new ConnectFailed(
+    "authorization",
+    "too_long",
+    "what would have to be asked is too long for a browser",
+  );
 }
 
 function checkOwner(state: ConnectState, ask: AskFinishConnect, nowMs: number): void {

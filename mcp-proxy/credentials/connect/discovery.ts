@@ -10,7 +10,7 @@ import {
 } from "./authorization-server.ts";
 import { type BearerChallenge, bearerChallenge } from "./challenge.ts";
 import { ConnectFailed } from "./failure.ts";
-import type { FarSide } from "./far-side.ts";
+import { type FarSide, isUrlText } from "./far-side.ts";
 
 export interface Discovered {
   readonly server: AuthorizationServer;
@@ -27,6 +27,7 @@ interface Resource {
 }
 
 const MAX_ISSUERS = 16;
+const MAX_TOLD_CHARS = 1_000;
 
 /** `issuer`: the one to use of several; empty: the first. Throws a ConnectFailed. */
 export async function discover(
@@ -87,7 +88,7 @@ export function resourceUrls({ origin, pathname, search }: URL): URL[] {
 
 function resourceOf(far: FarSide, document: Record<string, unknown>, url: URL): Resource {
   const { resource, authorization_servers: named, scopes_supported: scopes } = document;
-  if (typeof resource !== "string" || !covers(resource, url)) {
+  if (!isUrlText(resource) || !covers(resource, url)) {
     const message = `the metadata that ${url.host} publishes is of another resource`;
     throw new ConnectFailed("discovery", "resource_differs", message);
   }
@@ -101,7 +102,6 @@ function resourceOf(far: FarSide, document: Record<string, unknown>, url: URL): 
 
 /** The server's own URL, or one above it on the same origin: a token for another resource is not for this server. */
 function covers(resource: string, url: URL): boolean {
-  if (!URL.canParse(resource)) return false;
   const above = new URL(resource);
   const path = (text: string) => (text.endsWith("/") ? text : `${text}/`);
   return above.origin === url.origin && path(url.pathname).startsWith(path(above.pathname));
@@ -115,7 +115,10 @@ function ownIssuer(url: URL): Resource {
 function chosen(issuers: readonly URL[], wanted: string, host: string): URL {
   const found = wanted === "" ? issuers[0] : issuers.find((one) => isSameIssuer(wanted, one));
   if (found !== undefined) return found;
-  const names = issuers.map(({ href }) => href).join(", ");
+  const names = issuers
+    .map(({ href }) => href)
+    .join(", ")
+    .slice(0, MAX_TOLD_CHARS);
   const message = `${host} does not name that authorization server; it names ${names}`;
   throw new ConnectFailed("discovery", "issuer_unknown", message);
 }

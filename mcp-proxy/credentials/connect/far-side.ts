@@ -24,6 +24,13 @@ const ALL_WITHIN_MS = 40_000;
 const MAX_ANSWER_BYTES = 128 * 1024;
 const MAX_URL_CHARS = 2_048;
 
+/** Of a length that can be kept, without what a terminal or a log would take for something else. */
+export function isUrlText(text: unknown): text is string {
+  return (
+    typeof text === "string" && text.length <= MAX_URL_CHARS && /^[!-~]+$/.test(text) && URL.canParse(text)
+  );
+}
+
 export class FarSide {
   private readonly deps: FarSideDeps;
   private readonly endsMs: number;
@@ -38,7 +45,7 @@ export class FarSide {
 
   /** A URL that the far side names, if it is one to go to. */
   usableUrl(text: unknown): URL | undefined {
-    if (typeof text !== "string" || text.length > MAX_URL_CHARS || !URL.canParse(text)) return undefined;
+    if (!isUrlText(text)) return undefined;
     const url = new URL(text);
     const isWeb = url.protocol === "https:" || (url.protocol === "http:" && this.mayBePlain);
     const isPlain = url.username === "" && url.password === "" && !text.includes("#");
