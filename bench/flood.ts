@@ -1,6 +1,7 @@
 /**
  * What a call costs while another one on the same hand agent floods and nobody reads what it writes, against the same calls
- * on the same platform when nothing else runs.
+ * on the same platform when nothing else runs, and against the same calls while the same command writes to nowhere: what
+ * then is slower is for want of processors, whoever carries the bytes.
  */
 import { HandOperator } from "../test/kit/hand-operator.ts";
 import { startPlatform } from "../test/kit/platform.ts";
@@ -30,17 +31,21 @@ export const flood: Bench = {
     const before = pids.map((pid) => residentBytes(pid));
     const alone: number[] = [];
     for (let index = 0; index < Math.max(20, CALLS * context.scale); index += 1) alone.push(await once());
+    const busy = await besideBusyCommand(operator, flooded.id, once, alone.length);
     const beside = await duringFlood(context, operator, flooded.id, once);
     const grown = pids.map((pid, index) => residentBytes(pid, { peak: true }) - (before[index] ?? 0));
-    return figures(alone, beside, grown);
+    return figures({ alone, busy, beside }, grown);
   },
 };
 
-function figures(alone: readonly number[], beside: readonly number[], grown: readonly number[]): Figure[] {
-  const row = (p: number, hasAim: boolean): Figure => {
-    const [product, baseline] = [percentile(beside, p), percentile(alone, p)];
+type Times = Readonly<Record<"alone" | "busy" | "beside", readonly number[]>>;
+
+function figures(times: Times, grown: readonly number[]): Figure[] {
+  const row = (p: number, against: "alone" | "busy"): Figure => {
+    const [product, baseline] = [percentile(times.beside, p), percentile(times[against], p)];
+    const hasAim = p === 0.99 && against === "alone";
     return {
-      figure: `call p${p * 100} beside a flood`,
+      figure: `call p${p * 100} beside a flood, to ${against === "alone" ? "alone" : "beside it to nowhere"}`,
       unit: "ms",
       product,
       baseline,
@@ -56,7 +61,26 @@ function figures(alone: readonly number[], beside: readonly number[], grown: rea
     aim: undefined,
     met: undefined,
   });
-  return [row(0.5, false), row(0.99, true), memory("server", grown[0]), memory("agent", grown[1])];
+  const rows = [row(0.5, "alone"), row(0.99, "alone"), row(0.5, "busy"), row(0.99, "busy")];
+  return [...rows, memory("server", grown[0]), memory("agent", grown[1])];
+}
+
+/** Times of calls while another hand's command does the flood's work and no byte of it is carried. */
+async function besideBusyCommand(
+  operator: HandOperator,
+  handId: string,
+  once: () => Promise<number>,
+  calls: number,
+): Promise<number[]> {
+  const command = `echo; while :; do ${flooding(FLOOD_BYTES)} >/dev/null; done`;
+  const request = { executionId: "busy", handId, name: "bash", input: JSON.stringify({ command }) };
+  const work = operator.hands.execute(request);
+  await work[Symbol.asyncIterator]().next();
+  const times: number[] = [];
+  while (times.length < calls) times.push(await once());
+  work.cancel();
+  await operator.cancel("busy");
+  return times;
 }
 
 /** Times of calls that began and ended while the flood went on. */
@@ -68,7 +92,7 @@ async function duringFlood(
 ): Promise<number[]> {
   const bytes = Math.max(64, Math.round((FLOOD_BYTES / MiB) * context.scale)) * MiB;
   context.say(`${bytes / MiB} MiB …`);
-  const command = `seq 1 1000000000 | head -c ${bytes}`;
+  const command = flooding(bytes);
   const request = { executionId: "flood", handId, name: "bash", input: JSON.stringify({ command }) };
   const neverRead = operator.hands.execute(request);
   await neverRead[Symbol.asyncIterator]().next();
@@ -102,6 +126,8 @@ async function untilResult(
     }
   }
 }
+
+const flooding = (bytes: number) => `seq 1 1000000000 | head -c ${bytes}`;
 
 async function timed(run: () => Promise<unknown>): Promise<number> {
   const began = performance.now();

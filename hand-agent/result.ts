@@ -7,6 +7,7 @@
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import type { Hand, ProcessInfo } from "./drivers/driver.ts";
+import { TextTail } from "./text-tail.ts";
 
 export const MAX_TEXT_CHARS = 100_000;
 export const HEAD_CHARS = 20_000;
@@ -192,11 +193,15 @@ export function outputPath(hand: Pick<Hand, "outputsDir">, callId: string): stri
 
 /** Keeps the beginning and the end of a text; newlines at the very end are not part of it. */
 class HeadAndTail {
-  isCut = false;
   private head = "";
-  private tail = "";
+  private headIsFull = false;
+  private readonly tail = new TextTail(TAIL_CHARS);
   private totalBytes = 0;
   private newlines = 0;
+
+  get isCut(): boolean {
+    return this.tail.isCut;
+  }
 
   push(text: string): void {
     const length = trimmedLength(text);
@@ -211,9 +216,8 @@ class HeadAndTail {
   }
 
   end(where: string): string {
-    if (!this.isCut) return this.head + this.tail;
-    const start = isLowSurrogate(this.tail.charCodeAt(0)) ? 1 : 0;
-    const tail = this.tail.slice(-TAIL_CHARS).slice(start);
+    const tail = this.tail.end();
+    if (!this.isCut) return this.head + tail;
     const dropped = this.totalBytes - Buffer.byteLength(this.head) - Buffer.byteLength(tail);
     return joinCut(this.head, tail, dropped, where);
   }
@@ -228,18 +232,8 @@ class HeadAndTail {
       rest = rest.slice(end);
       this.headIsFull = rest.length > 0 || this.head.length >= HEAD_CHARS;
     }
-    this.tail += rest;
-    if (this.tail.length <= TAIL_CHARS) return;
-    this.isCut = true;
-    // Cut rarely, so that small pieces cost little.
-    if (this.tail.length > 2 * TAIL_CHARS) this.tail = this.tail.slice(-TAIL_CHARS);
+    this.tail.push(rest);
   }
-
-  private headIsFull = false;
-}
-
-function isLowSurrogate(code: number): boolean {
-  return code >= 0xdc00 && code <= 0xdfff;
 }
 
 function trimmedLength(text: string): number {
