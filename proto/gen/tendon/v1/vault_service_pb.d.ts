@@ -1790,8 +1790,8 @@ export declare const VaultService: GenService<{
    *
    * Effect: a new credential, or the tokens of the one that the vault has for this server are replaced: running sessions
    * use them from their next call on. Entries of the audit log.
-   * Idempotency: a connect can be ended once, also when that fails; a repeat fails with CONNECT_STATE_REFUSED, whose
-   * `credential_id` is what the first call was for.
+   * Idempotency: a connect can be ended once, also when that fails; a repeat fails with CONNECT_STATE_REFUSED. Whoever has
+   * lost the answer looks for the credential that StartConnect has named.
    * Fails: NOT_FOUND, VAULT_ARCHIVED, INVALID_FIELD, CONNECT_STATE_REFUSED for a connect that is over, was ended already
    * or belongs to another caller or vault, CONNECT_FAILED with `step` and `problem` when the authorization was refused,
    * is not the one that was asked for or gives no tokens, ALREADY_EXISTS when a credential was made meanwhile,
