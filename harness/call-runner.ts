@@ -111,8 +111,11 @@ export class CallRunner {
     const refusal = refusalOf(call);
     if (refusal !== undefined) return this.refuse(call, refusal);
     if (call.kind === "brain") return this.runHere(call, signal);
+    const { mcp, trace } = this.options;
     const outcome =
-      call.kind === "mcp" ? await this.options.mcp.run(call, signal) : await this.hands.run(call, signal);
+      call.kind === "mcp"
+        ? await trace.sentCall(call, (headers) => mcp.run(call, signal, headers))
+        : await this.hands.run(call, signal);
     if (outcome.kind === "failed") await this.refuse(call, outcome);
   }
 

@@ -47,7 +47,7 @@ export class HandCaller {
 
   /** Resolves once the call has its result, or none can be had. Rejects with the signal's reason when that aborts. */
   run(call: OpenCall, signal: AbortSignal): Promise<CallOutcome> {
-    return this.options.trace.handCall(call, (headers) => this.settle(call, signal, headers));
+    return this.options.trace.sentCall(call, (headers) => this.settle(call, signal, headers));
   }
 
   private async settle(

@@ -129,6 +129,7 @@ export class Runner {
       lease,
       view: this.view,
       clock,
+      traceHeaders: () => this.trace.headers,
     });
     this.callRunner = new CallRunner({
       server,

@@ -82,8 +82,8 @@ export class TurnTrace {
     }
   }
 
-  /** A call that a hand runs; `run` gets headers for whoever is asked to. */
-  async handCall<T>(
+  /** A call that a hand or an MCP server runs; `run` gets headers for whoever is asked to. */
+  async sentCall<T>(
     call: OpenCall,
     run: (headers: Readonly<Record<string, string>>) => Promise<T>,
   ): Promise<T> {

@@ -2,6 +2,7 @@ import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
 import { list, oneOf, port, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type SettingValues } from "../kit/settings/settings.ts";
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
+import { tracingSettings } from "../kit/trace-settings.ts";
 import { denyEntry } from "./outbound/deny-list.ts";
 
 export const proxySettings = defineSettings({
@@ -51,10 +52,11 @@ export const proxySettings = defineSettings({
   },
   TENDON_PROXY_UPSTREAM_CA_FILE: {
     parse: text(),
-    help: "Certificates (PEM) to trust for MCP servers, token endpoints and git hosts, besides the system's.",
+    help: "Certificates (PEM) to trust for MCP servers, token endpoints, git hosts and hosts of variables, besides the system's.",
   },
   ...dialSettings,
   ...programSettings,
+  ...tracingSettings,
 });
 
 export type ProxyConfig = SettingValues<typeof proxySettings>;

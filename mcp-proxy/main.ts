@@ -7,6 +7,8 @@ import type { Service } from "../kit/lifecycle.ts";
 import { createLogger, type Logger } from "../kit/log.ts";
 import { runMain, runProgram, StartupError } from "../kit/program.ts";
 import { printConfig, settingsHelp } from "../kit/settings/print.ts";
+import { NO_TRACING, type Tracing } from "../kit/trace.ts";
+import { openTracing } from "../kit/trace-sdk.ts";
 import { type ProxyConfig, proxySettings, readConfig } from "./config.ts";
 import { type Inbound, listenInbound } from "./inbound.ts";
 import { createParts, type ProxyParts } from "./parts.ts";
@@ -34,6 +36,7 @@ class ProxyProgram implements Service {
   private inbound: Inbound | undefined;
   private parts: ProxyParts | undefined;
   private link: ServerLink | undefined;
+  private tracing: Tracing = NO_TRACING;
   private disconnect = () => {};
 
   constructor(config: ProxyConfig, log: Logger) {
@@ -50,6 +53,8 @@ class ProxyProgram implements Service {
       () => this.link?.connected ?? false,
       (request, response, path) => this.parts?.mcp.handle(request, response, path),
     );
+    this.tracing = await openTracing({ name: NAME, instanceId: newId("proxy") }, config, log);
+    const { tracing } = this;
     const url = config.TENDON_PROXY_URL ?? `http://${config.TENDON_PROXY_HOST}:${this.inbound.port}`;
     const connection = dial({
       url: config.TENDON_URL,
@@ -58,7 +63,15 @@ class ProxyProgram implements Service {
       proxy: { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY },
     });
     this.disconnect = () => connection.close();
-    this.parts = createParts({ config, keys, connection, port: this.inbound.port, clock: systemClock, log });
+    this.parts = createParts({
+      config,
+      keys,
+      connection,
+      port: this.inbound.port,
+      clock: systemClock,
+      log,
+      tracing,
+    });
     await this.parts.start();
     this.link = new ServerLink({
       connection,
@@ -80,6 +93,7 @@ class ProxyProgram implements Service {
     await this.parts?.stop();
     this.disconnect();
     await this.inbound?.close();
+    await this.tracing.stop();
   }
 }
 

@@ -9,6 +9,7 @@ import { isHandAgentUrl } from "../kit/network/hand-agent-url.ts";
 import { NameResolver } from "../kit/network/name-resolver.ts";
 import { ownAddresses } from "../kit/network/own-addresses.ts";
 import { StartupError } from "../kit/program.ts";
+import { NO_TRACING, type Tracing } from "../kit/trace.ts";
 import { CredentialService } from "../proto/gen/tendon/v1/credential_service_pb.js";
 import { ProxyService, type ProxyWelcome } from "../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { ProxyConfig } from "./config.ts";
@@ -53,6 +54,8 @@ export interface PartsDeps {
   readonly hostsFile?: string;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Default: no spans. */
+  readonly tracing?: Tracing;
 }
 
 export interface ProxyParts {
@@ -73,7 +76,7 @@ export interface ProxyParts {
 }
 
 export function createParts(deps: PartsDeps): ProxyParts {
-  const { config, keys, connection, port, clock, log } = deps;
+  const { config, keys, connection, port, clock, log, tracing = NO_TRACING } = deps;
   const resolver = new NameResolver({ clock, ...(deps.hostsFile && { hostsFile: deps.hostsFile }) });
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
@@ -91,7 +94,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const client = connection.client(CredentialService);
   const opener = new Opener(keys, clock);
   const journal = new UseJournal({ credentials: client, clock, log });
-  const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log });
+  const refresher = new Refresher({ credentials: client, opener, journal, fetch, clock, log, tracing });
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
   const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
   // A part that takes connections out of sandboxes stands here, by its kind.
@@ -101,7 +104,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const egress = createEgress({ credentials, certificates, outbound, privateNetworks, clock, log });
   const handlers: TunnelsDeps["handlers"] = { git, egress, ...deps.handlers };
   const tokenKeys = new SessionTokenKeys(clock);
-  const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log });
+  const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log, tracing });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
   return {
     fetch,

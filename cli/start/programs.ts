@@ -66,6 +66,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
     plain: [
       ...EVERY,
       ...PROXIES,
+      ...TRACING,
       "TENDON_URL",
       "TENDON_CA_FILE",
       "TENDON_PROXY_HOST",
@@ -76,7 +77,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_PROXY_DENY",
       "TENDON_PROXY_UPSTREAM_CA_FILE",
     ],
-    secret: ["TENDON_PROXY_KEY", "TENDON_PROXY_SEALING_KEYS"],
+    secret: ["TENDON_PROXY_KEY", "TENDON_PROXY_SEALING_KEYS", "TENDON_OTLP_HEADERS"],
   },
   "hand-agent": {
     plain: [

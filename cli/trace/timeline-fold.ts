@@ -123,7 +123,30 @@ export class TimelineFold {
     const key =
       callId === "" ? [...this.open.keys()].find((one) => one.startsWith("call ")) : `call ${callId}`;
     if (key === undefined) return;
+    if (event.type === "agent.mcp_tool_result") this.passed(key, event, payload);
     this.close(key, event, payload.is_error === true ? (originOf(payload.failure) ?? UNKNOWN) : undefined);
+  }
+
+  /**
+   * What of an MCP call was not the MCP server's is the proxy's: it finds server and credential, records the call and stores
+   * its result. When within the call the server had it the log does not say; it is drawn at its end.
+   */
+  private passed(key: string, event: LogEvent, payload: Json): void {
+    const call = this.open.get(key);
+    if (call === undefined || typeof payload.upstream_ms !== "number") return;
+    const sentMs = Math.min(Math.max(event.atMs - payload.upstream_ms, call.startMs), event.atMs);
+    const { startMs, from } = call;
+    const { position: to } = event;
+    this.steps.push({
+      part: "proxy",
+      what: "passes the call on",
+      startMs,
+      endMs: sentMs,
+      from,
+      to,
+      turn: this.turn,
+    });
+    this.open.set(key, { ...call, startMs: sentMs });
   }
 
   /** It was made for a call that had to wait for it; the call's own time begins now. */

@@ -40,6 +40,30 @@ const ONE_CALL = log(
 );
 
 describe("a session's timeline", () => {
+  test("tells what of an MCP call was the proxy's, where the result says how long the MCP server had it", () => {
+    const result = { mcp_tool_use_id: "sevt_2", content: [], is_error: false };
+    const partsOf = (more: object) =>
+      timelineOf(
+        log(
+          [0, "user.message"],
+          [10, "agent.mcp_tool_use", { name: "note", mcp_server_name: "notes", input: {} }],
+          [100, "agent.mcp_tool_result", { ...result, ...more }],
+        ),
+      )
+        .steps.filter(({ from }) => from === 2)
+        .map(({ part, startMs, endMs = Number.NaN }) => [part, endMs - startMs]);
+    expect(partsOf({ upstream_ms: 70 })).toEqual([
+      ["proxy", 30],
+      ["upstream", 70],
+    ]);
+    expect(partsOf({})).toEqual([["upstream", 100]]);
+    // Two clocks: what cannot be is cut.
+    expect(partsOf({ upstream_ms: 5_000 })).toEqual([
+      ["proxy", 0],
+      ["upstream", 100],
+    ]);
+  });
+
   test("has a step for what each part did, and the gap where nothing happened", () => {
     const { turns, steps, gaps } = timelineOf(ONE_CALL);
     expect(turns).toMatchObject([{ turn: 1, traceId: TRACE, stopReason: "end_turn" }]);

@@ -27,6 +27,8 @@ export interface ProxyAccess {
   readonly sessionId: string;
   /** Read anew for each request: it is renewed with the lease. */
   token(): string;
+  /** Where its requests stand in a trace, unless a call says otherwise. */
+  traceHeaders?(): Readonly<Record<string, string>>;
   readonly send: SendToProxy;
 }
 
@@ -253,6 +255,7 @@ export class McpServerClient {
 
   private headers(): Record<string, string> {
     return {
+      ...this.access.traceHeaders?.(),
       authorization: `Bearer ${this.access.token()}`,
       "content-type": "application/json",
       accept: "application/json, text/event-stream",

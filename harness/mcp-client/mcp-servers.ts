@@ -17,6 +17,8 @@ export interface McpServersOptions {
   readonly lease: Lease;
   readonly view: SessionView;
   readonly clock: Clock;
+  /** Of the turn, for requests that are no call. */
+  readonly traceHeaders: () => Readonly<Record<string, string>>;
 }
 
 export type ListedServer =
@@ -53,7 +55,11 @@ export class McpServers {
   }
 
   /** Resolves once the call has its result, or none can be had. Rejects with the signal's reason when that aborts. */
-  async run(call: OpenCall, signal: AbortSignal): Promise<McpOutcome> {
+  async run(
+    call: OpenCall,
+    signal: AbortSignal,
+    headers: Readonly<Record<string, string>> = {},
+  ): Promise<McpOutcome> {
     const { clock, lease, view } = this.options;
     const backoff = new Backoff(clock, RETRY);
     const endsAtMs = clock.monotonicMs() + RETRY_FOR_MS;
@@ -68,7 +74,7 @@ export class McpServers {
       failpoint("harness.before_mcp_call");
       let problem: McpProblem;
       try {
-        await this.client(call.server).callTool(request, signal);
+        await this.client(call.server).callTool(request, signal, headers);
         if (await resultArrived(this.options, call.eventId, signal)) return { kind: "answered" };
         problem = new McpProblem("result_missing", "its result did not reach the log", true);
       } catch (error) {
@@ -124,8 +130,14 @@ export class McpServers {
   private client(name: string): McpServerClient {
     const known = this.clients.get(name);
     if (known !== undefined) return known;
-    const { proxyUrl: url, send, lease, view } = this.options;
-    const access: ProxyAccess = { url, sessionId: lease.sessionId, token: () => lease.sessionToken, send };
+    const { proxyUrl: url, send, lease, view, traceHeaders } = this.options;
+    const access: ProxyAccess = {
+      url,
+      sessionId: lease.sessionId,
+      token: () => lease.sessionToken,
+      traceHeaders,
+      send,
+    };
     // Of the holder before: what the MCP server keeps for its session goes on, too.
     const client = new McpServerClient(access, name, view.state.mcpServers.get(name)?.opened);
     this.clients.set(name, client);

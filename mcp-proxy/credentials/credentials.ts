@@ -5,6 +5,7 @@
 import type { Clock } from "../../kit/clock.ts";
 import { isTendonError } from "../../kit/errors.ts";
 import type { Client } from "../../kit/rpc/client.ts";
+import type { TraceContext } from "../../kit/trace.ts";
 import { isAllowedHost } from "../../kit/vault/allowed-hosts.ts";
 import {
   destinationOf,
@@ -41,6 +42,8 @@ export interface CredentialNeed {
   /** URL of an MCP server or of a repository. */
   readonly destination: string;
   readonly purpose: CredentialPurpose.MCP | CredentialPurpose.GIT;
+  /** Where its steps stand in a trace. */
+  readonly trace?: TraceContext | undefined;
 }
 
 /** A credential that may be used for one destination of one session, now. */
@@ -59,9 +62,6 @@ export interface Grant {
   /** After a 401: a newer one, refreshed here or by another meanwhile. Undefined: there is none, and the 401 stands. */
   renewed(): Promise<Grant | undefined>;
 }
-
-/** What the server has just found for a need, in the audit log by then; "none": it has none. For one use. */
-export type Resolved = ResolveCredentialResponse | "none";
 
 /** A variable that a sandbox of a session names by its placeholder, towards one host. */
 export interface VariableNeed {
@@ -91,6 +91,9 @@ interface Resolvable extends Pick<CredentialNeed, "sessionId" | "workspaceId" | 
   readonly purpose: CredentialPurpose;
 }
 
+/** What the server has just found for a need, in the audit log by then; "none": it has none. For one use. */
+export type Resolved = ResolveCredentialResponse | "none";
+
 const CALL_WITHIN_MS = 5_000;
 /** How long before its end a token is refreshed. */
 const AHEAD_MS = 60_000;
@@ -114,7 +117,7 @@ export class Credentials {
     if (resolved === undefined || resolved === "none") return undefined;
     try {
       const credential = { opened: await this.open(resolved, need), version: resolved.version };
-      return this.toGrant(await this.fresh(credential, need.sessionId), need);
+      return this.toGrant(await this.fresh(credential, need), need);
     } catch (error) {
       if (error instanceof CredentialRefusal) this.refuse(resolved.credentialId, need, error);
       throw error;
@@ -192,12 +195,15 @@ export class Credentials {
   }
 
   /** Refreshed where its token is over, or soon will be. */
-  private async fresh(credential: VersionedCredential, sessionId: string): Promise<VersionedCredential> {
+  private async fresh(
+    credential: VersionedCredential,
+    { sessionId, trace }: CredentialNeed,
+  ): Promise<VersionedCredential> {
     const { clock, refresher } = this.deps;
     const expiresAtMs = expiryOf(credential.opened);
     const isOver = credential.opened.secret.value === "" || (expiresAtMs ?? Infinity) <= clock.nowMs();
     if (!isOver && (expiresAtMs ?? Infinity) - AHEAD_MS > clock.nowMs()) return credential;
-    const outcome = await refresher.refresh(credential, { refused: false, sessionId });
+    const outcome = await refresher.refresh(credential, { refused: false, sessionId, trace });
     if (outcome.kind === "newer") return outcome.credential;
     if (isOver) throw tokenExpired(outcome.problem);
     return credential;
@@ -219,7 +225,11 @@ export class Credentials {
       used: (result) => this.deps.journal.record({ credentialId, sessionId, action: "inject", host, result }),
       renewed: async () => {
         if (!isOauth) return undefined;
-        const outcome = await this.deps.refresher.refresh(credential, { refused: true, sessionId });
+        const outcome = await this.deps.refresher.refresh(credential, {
+          refused: true,
+          sessionId,
+          trace: need.trace,
+        });
         return outcome.kind === "newer" ? this.toGrant(outcome.credential, need) : undefined;
       },
     };

@@ -12,8 +12,10 @@ import type { Clock } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
+import { parseTraceParent, type Span, TRACE_HEADER, type Tracing } from "../../kit/trace.ts";
 import type { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { SessionCaller, SessionTokenKeys } from "../session-token.ts";
+import { step } from "../trace-steps.ts";
 import { passAnswer } from "./answer-passing.ts";
 import { CallReply } from "./call-reply.ts";
 import { resolveMcpServer } from "./mcp-servers.ts";
@@ -32,6 +34,7 @@ export interface McpEndpointDeps {
   readonly calls: RecordedCalls;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly tracing: Tracing;
 }
 
 export const TOOL_USE_HEADER = "tendon-tool-use-id";
@@ -49,6 +52,7 @@ interface Asked {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
   readonly method: Exchange["method"];
+  readonly span: Span;
 }
 
 export class McpEndpoint {
@@ -69,8 +73,12 @@ export class McpEndpoint {
       const caller = await this.authenticate(request, place.sessionId);
       const method = methodOf(request);
       leave = this.places.take(caller.sessionId, serverName, method === "GET");
-      const asked = { caller, serverName, request, response, method };
-      await (method === "POST" ? this.post(asked) : this.serve(asked));
+      const parent = parseTraceParent(textHeader(request, TRACE_HEADER));
+      const attributes = { "http.request.method": method, "tendon.session_id": caller.sessionId };
+      await step(this.deps.tracing, "mcp request", { parent, kind: "server", attributes }, (span) => {
+        const asked = { caller, serverName, request, response, method, span };
+        return method === "POST" ? this.post(asked) : this.serve(asked);
+      });
     } catch (error) {
       this.refuse(response, serverName, error);
     } finally {
@@ -91,24 +99,25 @@ export class McpEndpoint {
 
   /** GET and DELETE. */
   private async serve(asked: Asked): Promise<void> {
-    const { caller, serverName, request, response, method } = asked;
+    const { caller, serverName, request, response, method, span } = asked;
     const toolUseId = textHeader(request, TOOL_USE_HEADER);
     const endsCall = method === "DELETE" && toolUseId !== undefined;
-    const { credentials, calls } = this.deps;
+    const { calls } = this.deps;
     const wanted = { serverName, withCredential: !endsCall };
-    const { server, credential } = await resolveMcpServer(credentials, caller, wanted);
+    const { server, credential } = await resolveMcpServer(this.deps, caller, wanted, span.context);
     if (endsCall) {
       response.writeHead(calls.cancel(caller.sessionId, toolUseId) ? 202 : 404).end();
       return;
     }
     const headers = passedHeaders(request.headers);
-    const exchange = { caller, server, credential, method, headers, answerWithinMs: ANSWER_WITHIN_MS };
-    return this.pass(exchange, asked, undefined);
+    const exchange = { caller, server, credential, method, headers, trace: span.context };
+    return this.pass({ ...exchange, answerWithinMs: ANSWER_WITHIN_MS }, asked, undefined);
   }
 
   private async post(asked: Asked): Promise<void> {
-    const { caller, serverName, request, response, method } = asked;
-    const { calls, clock, credentials } = this.deps;
+    const { caller, serverName, request, response, method, span } = asked;
+    const { calls, clock } = this.deps;
+    const trace = span.context;
     const headers = passedHeaders(request.headers);
     const body = await readBody(request, clock);
     const message = readMessage(body);
@@ -124,17 +133,18 @@ export class McpEndpoint {
           serverName,
           headers,
           body,
+          trace,
           message: { ...message, idText, toolName },
         };
         return await reply.follow(calls.run({ ...call, onEvent }));
       }
       const wanted = { serverName, withCredential: true, ...(toolName !== undefined && { toolName }) };
-      const { server, credential } = await resolveMcpServer(credentials, caller, wanted);
+      const { server, credential } = await resolveMcpServer(this.deps, caller, wanted, trace);
       if (toolName !== undefined && !server.allows(toolName)) throw new ToolDisabled(toolName);
       if (message.cancels !== undefined) calls.cancelled({ caller, server }, message.cancels);
       const answerWithinMs = toolName === undefined ? ANSWER_WITHIN_MS : CALL_ANSWER_WITHIN_MS;
       return await this.pass(
-        { caller, server, credential, method, headers, body, answerWithinMs },
+        { caller, server, credential, method, headers, body, trace, answerWithinMs },
         asked,
         message,
       );

@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, test } from "vitest";
+import { NO_TRACING } from "../../kit/trace.ts";
 import {
   type BeginCallRequestSchema,
   BeginCallResponseSchema,
@@ -32,7 +33,12 @@ const request = { serverName: "far", toolName: "look", toolUseId: "sevt_1", with
 describe("a server of the release before", () => {
   test("is asked for the credential by itself, and to record the call before it is sent (X1)", async () => {
     const server = serverOfBefore(false);
-    const resolved = await resolveMcpServer(server, caller, request);
+    const resolved = await resolveMcpServer(
+      { credentials: server, tracing: NO_TRACING },
+      caller,
+      request,
+      undefined,
+    );
     expect(resolved.credential).toBeUndefined();
     expect(resolved.call?.state).toBe(CallState.BEGUN);
     expect(server.asked).toEqual([
@@ -42,7 +48,12 @@ describe("a server of the release before", () => {
 
   test("records no call of a tool that the agent disables", async () => {
     const server = serverOfBefore(true);
-    const resolved = await resolveMcpServer(server, caller, request);
+    const resolved = await resolveMcpServer(
+      { credentials: server, tracing: NO_TRACING },
+      caller,
+      request,
+      undefined,
+    );
     expect(resolved.server.allows("look")).toBe(false);
     expect(resolved.call).toBeUndefined();
     expect(server.asked).toEqual([]);

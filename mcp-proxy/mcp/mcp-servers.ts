@@ -1,12 +1,14 @@
 /** Which MCP server a session means by a name, which of its tools its agent may use, and with which credential. */
-import type { Client } from "../../kit/rpc/client.ts";
+import type { CallOptions, Client } from "../../kit/rpc/client.ts";
 import { isToolEnabled } from "../../kit/tool-policy.ts";
+import { type TraceContext, type Tracing, traceHeaders } from "../../kit/trace.ts";
 import type {
   BeginCallResponse,
   CredentialService,
 } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { Resolved } from "../credentials/credentials.ts";
 import type { SessionCaller } from "../session-token.ts";
+import { step } from "../trace-steps.ts";
 
 export interface McpServerOfSession {
   readonly name: string;
@@ -34,14 +36,30 @@ export interface ResolvedServer {
 
 const ASK_WITHIN_MS = 10_000;
 
+export interface ResolveDeps {
+  readonly credentials: Pick<Client<typeof CredentialService>, "beginCall" | "resolveMcpServer">;
+  readonly tracing: Tracing;
+}
+
 /** Asked anew for each request: an agent that changes, a newer brain and an archived vault count from the next one on. */
-export async function resolveMcpServer(
-  credentials: Pick<Client<typeof CredentialService>, "beginCall" | "resolveMcpServer">,
+export function resolveMcpServer(
+  { credentials, tracing }: ResolveDeps,
+  caller: SessionCaller,
+  request: McpRequest,
+  parent: TraceContext | undefined,
+): Promise<ResolvedServer> {
+  return step(tracing, "resolve", { parent, kind: "client" }, ({ context }) =>
+    ask(credentials, caller, request, { deadlineMs: ASK_WITHIN_MS, headers: traceHeaders(context) }),
+  );
+}
+
+async function ask(
+  credentials: ResolveDeps["credentials"],
   { sessionId, epoch }: SessionCaller,
   { serverName, toolName = "", toolUseId = "", withCredential }: McpRequest,
+  options: CallOptions,
 ): Promise<ResolvedServer> {
   const request = { sessionId, epoch, serverName, toolName, toolUseId, withCredential };
-  const options = { deadlineMs: ASK_WITHIN_MS };
   const answer = await credentials.resolveMcpServer(request, options);
   const { url, toolset, credentialSought } = answer;
   const server = { name: serverName, url, allows: (name: string) => isToolEnabled(toolset, name) };

@@ -3,6 +3,7 @@ import type { Clock } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
+import type { Tracing } from "../../kit/trace.ts";
 import type { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { Credentials } from "../credentials/credentials.ts";
 import type { OutboundFetch } from "../outbound/fetch.ts";
@@ -19,6 +20,7 @@ export interface McpDeps {
   readonly keys: SessionTokenKeys;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly tracing: Tracing;
 }
 
 export interface Mcp {
@@ -30,12 +32,13 @@ export interface Mcp {
 
 const CLOSE_WITHIN_MS = 10_000;
 
-export function createMcp({ client, credentials, fetch, keys, clock, log }: McpDeps): Mcp {
+export function createMcp({ client, credentials, fetch, keys, clock, log, tracing }: McpDeps): Mcp {
   const close = (session: McpSession) => void endUpstream(fetch, clock, log, session);
   const sessions = new McpSessions(clock, close);
-  const upstream = new Upstream({ credentials, fetch, sessions, clock });
-  const calls = new RecordedCalls({ credentials: client, upstream, clock, log });
-  const endpoint = new McpEndpoint({ credentials: client, keys, sessions, upstream, calls, clock, log });
+  const upstream = new Upstream({ credentials, fetch, sessions, clock, tracing });
+  const calls = new RecordedCalls({ credentials: client, upstream, clock, log, tracing });
+  const parts = { keys, sessions, upstream, calls };
+  const endpoint = new McpEndpoint({ credentials: client, ...parts, clock, log, tracing });
   return {
     handle: (request, response, path) => endpoint.handle(request, response, path),
     forgetSession(sessionId) {

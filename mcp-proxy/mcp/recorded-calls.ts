@@ -11,8 +11,10 @@ import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
+import { type TraceContext, type Tracing, traceHeaders } from "../../kit/trace.ts";
 import { CallState, type CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { SessionCaller } from "../session-token.ts";
+import { step } from "../trace-steps.ts";
 import { readAnswer } from "./call-answer.ts";
 import {
   type CallResult,
@@ -37,6 +39,7 @@ export interface RecordedCallsDeps {
   readonly upstream: Upstream;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly tracing: Tracing;
 }
 
 export interface RecordedCall {
@@ -46,6 +49,7 @@ export interface RecordedCall {
   /** Of the client's request. */
   readonly headers: Exchange["headers"];
   readonly body: Buffer;
+  readonly trace: TraceContext | undefined;
   readonly message: McpMessage & { readonly idText: string; readonly toolName: string };
   /** What comes before the result; resolves when there is room for more. */
   readonly onEvent: (event: Buffer) => Promise<void>;
@@ -136,34 +140,34 @@ export class RecordedCalls {
 
   /** Throws ToolDisabled. With a `toolUseId` the call is recorded by the time that this resolves. */
   private async resolve(
-    { caller, serverName, message: { toolName } }: RecordedCall,
+    { caller, serverName, trace, message: { toolName } }: RecordedCall,
     toolUseId: string,
   ): Promise<ResolvedServer> {
     const request = { serverName, toolName, toolUseId, withCredential: toolUseId !== "" };
-    const resolved = await resolveMcpServer(this.deps.credentials, caller, request).catch(
-      (error: unknown) => {
-        throw refusalOf(error, serverName) ?? error;
-      },
-    );
+    const resolved = await resolveMcpServer(this.deps, caller, request, trace).catch((error: unknown) => {
+      throw refusalOf(error, serverName) ?? error;
+    });
     if (!resolved.server.allows(toolName)) throw new ToolDisabled(toolName);
     return resolved;
   }
 
   private async perform(key: string, asked: RecordedCall, ending: AbortController): Promise<string> {
-    const { serverName, caller, headers, body } = asked;
+    const { serverName, caller, headers, body, trace } = asked;
     const { server, credential, call: begun } = await this.resolve(asked, asked.toolUseId);
     if (begun === undefined) throw new McpRefusal(503, "overloaded_error", "the server records no calls");
     if (begun.state === CallState.FINISHED) return begun.result;
     const call = {
       ...asked,
-      exchange: { caller, server, method: "POST", headers, body, credential },
+      exchange: { caller, server, method: "POST", headers, body, credential, trace },
     } as const;
     const wasOpen = this.open.delete(key);
     if (begun.state === CallState.UNKNOWN && !wasOpen && !(await this.doesNoHarm(call))) {
       return this.finish(call, unknownResult(serverName, "whoever sent it is gone"));
     }
     failpoint("proxy.mcp_call_begun");
+    const sentAtMs = this.deps.clock.monotonicMs();
     const result = await this.send(call, ending);
+    const upstreamMs = Math.round(this.deps.clock.monotonicMs() - sentAtMs);
     failpoint("proxy.mcp_answered");
     if (result === "not_taken") {
       this.leaveOpen(key);
@@ -177,7 +181,7 @@ export class RecordedCalls {
       this.leaveOpen(key);
       return result.text;
     }
-    return this.finish(call, result);
+    return this.finish(call, result, upstreamMs);
   }
 
   private async doesNoHarm({
@@ -238,10 +242,20 @@ export class RecordedCalls {
     }
   }
 
-  /** Stores a result, also through the restart of a server. */
-  private async finish(
+  /** `upstreamMs`: how long the MCP server had the call; undefined: it was not sent. */
+  private finish(call: RecordedCall, result: CallResult, upstreamMs?: number): Promise<string> {
+    const { tracing } = this.deps;
+    return step(tracing, "store result", { parent: call.trace, kind: "client" }, ({ context }) =>
+      this.store(call, result, upstreamMs, traceHeaders(context)),
+    );
+  }
+
+  /** Also through the restart of a server. */
+  private async store(
     { caller: { sessionId }, serverName, toolUseId }: RecordedCall,
     { text, failure }: CallResult,
+    upstreamMs: number | undefined,
+    headers: Readonly<Record<string, string>>,
   ): Promise<string> {
     const { clock, credentials, log } = this.deps;
     const request = {
@@ -250,11 +264,12 @@ export class RecordedCalls {
       result: text,
       failurePart: failure?.part ?? "",
       failureReason: failure?.reason ?? "",
+      ...(upstreamMs !== undefined && { upstreamMs: BigInt(upstreamMs) }),
     };
     const endsAtMs = clock.monotonicMs() + STORE_FOR_MS;
     for (;;) {
       try {
-        return (await credentials.finishCall(request, { deadlineMs: STORE_WITHIN_MS })).result;
+        return (await credentials.finishCall(request, { deadlineMs: STORE_WITHIN_MS, headers })).result;
       } catch (error) {
         const mayPass = isTendonError(error, "UNAVAILABLE") || isTendonError(error, "DEADLINE_EXCEEDED");
         if (!mayPass || clock.monotonicMs() > endsAtMs) {

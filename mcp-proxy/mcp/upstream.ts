@@ -3,10 +3,13 @@
  * session that the server has forgotten is opened again.
  */
 import type { Clock } from "../../kit/clock.ts";
+import type { TraceContext, Tracing } from "../../kit/trace.ts";
+import { hostOf } from "../../kit/vault/destination.ts";
 import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { Credentials, Grant, Resolved } from "../credentials/credentials.ts";
 import type { OutboundFetch } from "../outbound/fetch.ts";
 import type { SessionCaller } from "../session-token.ts";
+import { step } from "../trace-steps.ts";
 import type { McpServerOfSession } from "./mcp-servers.ts";
 import type { McpSessions } from "./mcp-sessions.ts";
 import { authenticationFailed, refusalOf, UpstreamFailure } from "./refusal.ts";
@@ -21,6 +24,8 @@ export interface Exchange {
   readonly signal: AbortSignal;
   /** What was found with the server, for the first request of the exchange; undefined: it is asked for. */
   readonly credential?: Resolved | undefined;
+  /** Where its steps stand; undefined: nowhere. */
+  readonly trace?: TraceContext | undefined;
   /** How long the answer's head may take; undefined: the caller watches by itself. */
   readonly answerWithinMs: number | undefined;
 }
@@ -37,6 +42,7 @@ export interface UpstreamDeps {
   readonly fetch: OutboundFetch;
   readonly sessions: McpSessions;
   readonly clock: Clock;
+  readonly tracing: Tracing;
 }
 
 export const SESSION_HEADER = "mcp-session-id";
@@ -55,7 +61,11 @@ export class Upstream {
     const first = await this.send(exchange, known?.currentId, exchange.credential);
     if (first.response.status !== 404 || known === undefined || exchange.method !== "POST") return first;
     // The server has forgotten the MCP session: it has not looked at the message, so that may be sent again.
-    const renewing = sessions.renew(known, first.usedId, (opening) => this.open(exchange, opening));
+    const reopen = (opening: Buffer) =>
+      step(this.deps.tracing, "open MCP session", { parent: exchange.trace }, ({ context }) =>
+        this.open({ ...exchange, trace: context }, opening),
+      );
+    const renewing = sessions.renew(known, first.usedId, reopen);
     const renewedId = await renewing.catch(async (error: unknown) => {
       await first.response.body?.cancel();
       throw error;
@@ -88,7 +98,8 @@ export class Upstream {
     const { caller, server } = exchange;
     const usedId = mcpSessionId ?? exchange.headers[SESSION_HEADER] ?? "";
     try {
-      const need = { ...caller, destination: server.url, purpose: CredentialPurpose.MCP } as const;
+      const purpose = CredentialPurpose.MCP as const;
+      const need = { ...caller, destination: server.url, purpose, trace: exchange.trace };
       let grant = await this.deps.credentials.grant(need, found);
       let response = await this.request(exchange, usedId, grant);
       if (response.status === 401) {
@@ -107,7 +118,18 @@ export class Upstream {
     }
   }
 
-  private async request(exchange: Exchange, usedId: string, grant: Grant | undefined): Promise<Response> {
+  /** The span is over when the answer's head has come. */
+  private request(exchange: Exchange, usedId: string, grant: Grant | undefined): Promise<Response> {
+    const attributes = { "server.address": hostOf(exchange.server.url) };
+    const options = { parent: exchange.trace, kind: "client" as const, attributes };
+    return step(this.deps.tracing, "upstream request", options, async (span) => {
+      const response = await this.requestNow(exchange, usedId, grant);
+      span.set({ "http.response.status_code": response.status });
+      return response;
+    });
+  }
+
+  private async requestNow(exchange: Exchange, usedId: string, grant: Grant | undefined): Promise<Response> {
     const { server, method, body, signal, answerWithinMs } = exchange;
     const limit = new AbortController();
     const late = () =>

@@ -79,7 +79,7 @@ export function createMcpCalls({ calls, credentials, log }: McpCallsDeps): McpCa
         toolUseId,
         workspaceId: scopeOf(principalOf(context)),
         result,
-        event: mcpResultEvent(toolUseId, parsed, failure),
+        event: mcpResultEvent(toolUseId, parsed, failure, request.upstreamMs),
       });
       if (finished === undefined) throw notFound("mcp_call", toolUseId);
       failpoint("server.mcp_result_stored");

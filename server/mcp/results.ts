@@ -33,11 +33,12 @@ export function parseResult(text: string): McpResult | undefined {
   return { content, structuredContent, isError };
 }
 
-/** A failure that nobody named is the tool's own. */
+/** A failure that nobody named is the tool's own. `upstreamMs`: how long the MCP server had the call. */
 export function mcpResultEvent(
   toolUseId: string,
   result: McpResult,
   failure: FailureOrigin | undefined,
+  upstreamMs?: bigint,
 ): HandEvent {
   const content = cut(contentBlocks(result));
   const origin = failure ?? { part: "upstream", reason: "TOOL_FAILED" };
@@ -46,6 +47,7 @@ export function mcpResultEvent(
     content,
     is_error: result.isError,
     ...(result.isError && { failure: origin }),
+    ...(upstreamMs !== undefined && { upstream_ms: Number(upstreamMs) }),
   };
   return { type: MCP_RESULT_EVENT, payload: JSON.stringify(payload, wellFormed) };
 }

@@ -15,6 +15,7 @@ import { failpoint } from "../../../kit/failpoint.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { Logger } from "../../../kit/log.ts";
 import type { Client } from "../../../kit/rpc/client.ts";
+import { NO_TRACING, type TraceContext, type Tracing } from "../../../kit/trace.ts";
 import {
   type ClaimRefreshResponse,
   type CredentialService,
@@ -22,6 +23,7 @@ import {
 } from "../../../proto/gen/tendon/v1/credential_service_pb.js";
 import { type OauthUse, PlainSecretSchema } from "../../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { OutboundFetch } from "../../outbound/fetch.ts";
+import { step } from "../../trace-steps.ts";
 import type { Opened, Opener } from "../opener.ts";
 import { CredentialRefusal } from "../refusal.ts";
 import type { UseJournal } from "../use-journal.ts";
@@ -37,6 +39,8 @@ export interface RefresherDeps {
   readonly fetch: OutboundFetch;
   readonly clock: Clock;
   readonly log: Logger;
+  /** Default: no spans. */
+  readonly tracing?: Tracing;
 }
 
 export interface VersionedCredential {
@@ -59,6 +63,8 @@ export interface RefreshNeed {
   /** The token was refused although its time is not over. */
   readonly refused: boolean;
   readonly sessionId: string;
+  /** Whose step it is; of several who need it at once, the first one's. */
+  readonly trace?: TraceContext | undefined;
 }
 
 const CALL_WITHIN_MS = 5_000;
@@ -83,7 +89,13 @@ export class Refresher {
     const key = `${credential.opened.credentialId} ${credential.version}`;
     const known = this.running.get(key);
     if (known !== undefined) return known;
-    const run = this.run(credential, need).finally(() => this.running.delete(key));
+    const attributes = { "tendon.credential_id": credential.opened.credentialId };
+    const { tracing = NO_TRACING } = this.deps;
+    const run = step(tracing, "refresh", { parent: need.trace, attributes }, async (span) => {
+      const outcome = await this.run(credential, need);
+      span.set({ "tendon.refresh.outcome": outcome.kind });
+      return outcome;
+    }).finally(() => this.running.delete(key));
     this.running.set(key, run);
     return run;
   }

@@ -649,6 +649,13 @@ export declare type FinishCallRequest = Message<"tendon.v1.FinishCallRequest"> &
    * @generated from field: string failure_reason = 5;
    */
   failureReason: string;
+
+  /**
+   * How long the MCP server had the call, in milliseconds. Unset: it was not sent, or the proxy does not say.
+   *
+   * @generated from field: optional int64 upstream_ms = 6;
+   */
+  upstreamMs?: bigint | undefined;
 };
 
 /**
