@@ -86,22 +86,27 @@ export class ProxyConnections implements ProxyDirectory, Service {
   }
 
   ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
-    return this.open.size > 0 ? this.askHere(ask, options) : this.askElsewhere(ask, options);
+    return this.serving(ask.value).length > 0 ? this.askHere(ask, options) : this.askElsewhere(ask, options);
   }
 
-  /** NOT_CONFIGURED unless one is connected here. */
+  /** NOT_CONFIGURED unless one is connected here that may serve the workspace: another's keys may be others. */
   async askHere(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
-    const open = [...this.open];
+    const serving = this.serving(ask.value);
     this.next += 1;
-    const connection = open[this.next % open.length];
+    const connection = serving[this.next % serving.length];
     if (connection === undefined) throw notConnected();
     return connection.ask(ask, this.deps.clock, options);
   }
 
   askTunnelHere(ask: TunnelAsk): AskedProxy | undefined {
-    const serving = [...this.open].filter(({ serves }) => serves === undefined || serves === ask.workspaceId);
+    const serving = this.serving(ask);
     this.next += 1;
     return serving[this.next % serving.length]?.askTunnel(ask, this.deps.clock);
+  }
+
+  /** Those of this replica whose keys are for the workspace. */
+  private serving({ workspaceId }: { readonly workspaceId: string }): ProxyConnection[] {
+    return [...this.open].filter(({ serves }) => serves === undefined || serves === workspaceId);
   }
 
   holders(): readonly string[] {

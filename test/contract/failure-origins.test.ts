@@ -181,6 +181,11 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       () => toldFailure(callFailures.noHand({ part: "server", reason: "NO_HAND_AGENT", message: "x" })),
       ["server NO_HAND_AGENT"],
     ],
+    [
+      "a call whose hand has variables, without a proxy",
+      () => toldFailure(callFailures.noHand({ part: "proxy", reason: "NOT_CONFIGURED", message: "x" })),
+      ["proxy NOT_CONFIGURED"],
+    ],
     ["a slot without a hand", () => toldFailure(callFailures.noHandInSlot("x")), ["server NOT_FOUND"]],
     ["an unknown tool", () => toldFailure(callFailures.unknownTool("x", new Set())), ["server UNKNOWN_TOOL"]],
     [

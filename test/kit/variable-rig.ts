@@ -32,6 +32,10 @@ export interface RepeatingHost {
   /** What came, newest last. */
   readonly seen: SeenRequest[];
   readonly certificates: TestCertificates;
+  /** Lets the request for `/held` be answered that waits now; undefined while none does. */
+  readonly held: (() => void) | undefined;
+  /** Whether its sender has gone before it was answered. */
+  readonly heldClosed: boolean;
   close(): Promise<void>;
 }
 
@@ -39,6 +43,37 @@ export interface RepeatingHost {
 export const HOST = "127.0.0.2";
 export const PRIVATE_HOST = "127.0.0.3";
 export const NAMES = ["api.example", "deep.wild.example", "other.example"] as const;
+
+/**
+ * A program for hands with Node: connects by the relay to `host:port`, by TLS with `servername` unless that is "none", sends
+ * each of the texts as bytes, in which `$NAME` is a variable's placeholder, and prints a line for each: what came back until
+ * the host or the proxy was silent for a moment, or ended.
+ */
+const FETCH = `
+import { connect } from "node:net";
+import { connect as secure } from "node:tls";
+const [target, servername, ...texts] = process.argv.slice(2);
+const filled = (text) => text.replace(/\\$([A-Z_]+)/g, (_, name) => process.env[name] ?? "");
+async function once(text) {
+  const socket = connect({ port: 7480, host: "127.0.0.1" });
+  socket.write("CONNECT " + target + " HTTP/1.1\\r\\n\\r\\n");
+  let head = "";
+  while (!head.endsWith("\\r\\n\\r\\n")) {
+    await new Promise((resolve) => socket.once("readable", resolve));
+    for (let byte; !head.endsWith("\\r\\n\\r\\n") && (byte = socket.read(1)) !== null; ) head += byte.toString("latin1");
+  }
+  if (!head.includes(" 200 ")) return head.split("\\r\\n").filter((line) => /^HTTP|x-tendon/i.test(line)).join(" ");
+  const wire = servername === "none" ? socket : secure({ socket, servername });
+  return new Promise((resolve) => {
+    let said = "";
+    wire.on("data", (bytes) => (said += bytes));
+    wire.on("error", (error) => resolve("error " + error.code + " " + said));
+    wire.on("close", () => resolve(said));
+    wire.write(filled(text));
+  });
+}
+for (const text of texts) console.log(JSON.stringify(await once(text)));
+`;
 
 export interface VariableRig {
   readonly tunnels: TunnelRig;
@@ -49,6 +84,7 @@ export interface VariableRig {
   /** All that has passed between the agent and its server. */
   readonly throughAgent: Buffer[];
   urlOf(host: string): string;
+  /** With `fetch.mjs` in its work directory; see FETCH. */
   newHand(options?: Parameters<TunnelRig["newHand"]>[0]): Promise<TunnelHand>;
   stop(): Promise<void>;
 }
@@ -89,7 +125,11 @@ export async function startVariableRig({
     audit: tunnels.vault.audit,
     throughAgent,
     urlOf: (name) => `https://${name}:${host.port}`,
-    newHand: (options = {}) => tunnels.newHand({ vaultIds: [vault], ...options }),
+    async newHand(options = {}) {
+      const hand = await tunnels.newHand({ vaultIds: [vault], ...options });
+      await hand.bash(`cat >fetch.mjs <<'END_OF_PROGRAM'\n${FETCH}\nEND_OF_PROGRAM`);
+      return hand;
+    },
     async stop() {
       await tunnels.stop();
       await host.close();
@@ -106,9 +146,10 @@ export async function startRepeatingHost(): Promise<RepeatingHost> {
     ...[HOST, PRIVATE_HOST].map((address) => `IP:${address}`),
   ]);
   const seen: SeenRequest[] = [];
+  const waiting: Waiting = { answer: undefined, isClosed: false };
   const server: Server = createTlsServer(
     { cert: readFileSync(certFile), key: readFileSync(keyFile), ALPNProtocols: ["http/1.1"] },
-    (request, response) => void repeat(request, response, seen),
+    (request, response) => void repeat(request, response, seen, waiting),
   );
   server.listen(0, "0.0.0.0");
   await new Promise((resolve) => server.once("listening", resolve));
@@ -116,12 +157,23 @@ export async function startRepeatingHost(): Promise<RepeatingHost> {
     port: (server.address() as AddressInfo).port,
     seen,
     certificates,
+    get held() {
+      return waiting.answer;
+    },
+    get heldClosed() {
+      return waiting.isClosed;
+    },
     async close() {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
       await certificates.remove();
     },
   };
+}
+
+interface Waiting {
+  answer: (() => void) | undefined;
+  isClosed: boolean;
 }
 
 async function issueFor(certificates: TestCertificates, names: readonly string[]) {
@@ -150,6 +202,7 @@ async function repeat(
   request: IncomingMessage,
   response: ServerResponse,
   seen: SeenRequest[],
+  waiting: Waiting,
 ): Promise<void> {
   const parts: Buffer[] = [];
   request.on("error", () => {});
@@ -189,6 +242,14 @@ async function repeat(
       }
       return void response.end();
     }
+    case "/held":
+      waiting.isClosed = false;
+      response.once("close", () => {
+        waiting.answer = undefined;
+        if (!response.writableFinished) waiting.isClosed = true;
+      });
+      waiting.answer = () => void response.end(said);
+      return;
     case "/open":
       response.writeHead(200, { "content-type": "text/event-stream" });
       return void response.write("data: first\n\n");
