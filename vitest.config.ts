@@ -50,6 +50,7 @@ function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
     // For what hangs. Far above what anything takes, since a busy machine is slow.
     testTimeout: wholeFaultTests ? 1_200_000 : 180_000,
     hookTimeout: 180_000,
+    expect: { poll: { timeout: 60_000 } },
     globalSetup: ["./test/kit/global-setup.ts"],
     provide: { wholeFaultTests, behindPooler, faultSeed: process.env.TENDON_TEST_SEED ?? "" },
   };

@@ -102,7 +102,7 @@ describe("a lease", () => {
     };
     await start({
       // A busy machine may take longer to dial than a server waits.
-      server: { tools: { bash: waits }, reattachMs: 2_000 },
+      server: { tools: { bash: waits }, reattachMs: 60_000 },
       model: {
         script: [turn([toolUse("bash", { command: "a" })], { before: { end: answer.opened } }), turn(["ok"])],
       },

@@ -121,7 +121,7 @@ describe("a model in trouble", () => {
   it("waits as long as a rate limit asks", async () => {
     await start({
       model: { script: [rateLimited(1), turn(["ok"])] },
-      settings: { retry: { firstMs: 1, maxMs: 5, totalMs: 5_000 } },
+      settings: { retry: { firstMs: 1, maxMs: 5, totalMs: 60_000 } },
     });
     const session = rig.talk("hi");
     await rested(session);

@@ -20,6 +20,7 @@ import { createSessionTokens } from "../../server/rpc/session-tokens.ts";
 import { createPostgresStore } from "../../server/store/postgres/store.ts";
 import { failure } from "../kit/failure.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { promised } from "../kit/promised.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
 let database: TestDatabase;
@@ -163,7 +164,7 @@ test("an expired key says KEY_EXPIRED", async () => {
 });
 
 test("a key that expires while it is remembered stops working when its time comes", async () => {
-  const expiresAt = timestampFromMs(Date.now() + 1_500);
+  const expiresAt = timestampFromMs(Date.now() + 4_000);
   const request = { name: "short", role: Role.CLIENT, workspaceId, expiresAt };
   const { secret } = await server.client(AdminService).createApiKey(request);
   const agents = server.client(AgentService, secret);
@@ -177,9 +178,6 @@ test("a key that expires while it is remembered stops working when its time come
             (error) => error,
           )
         )?.reason,
-      {
-        timeout: 5_000,
-      },
     )
     .toBe("KEY_EXPIRED");
 });
@@ -201,7 +199,7 @@ test("a revoked key is refused at once by its replica, and within 10 s by anothe
           )
         )?.reason,
       {
-        timeout: 11_000,
+        timeout: promised(11_000),
       },
     )
     .toBe("UNAUTHENTICATED");

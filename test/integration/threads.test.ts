@@ -301,15 +301,16 @@ describe("what holds for sessions", () => {
   });
 
   it("ends a wait whose time is over, and says who still works", async () => {
-    const child = await rig.agent(
-      "tardy",
-      (_request, _turn, signal) =>
-        new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))),
-    );
+    let isAtWork = false;
+    const child = await rig.agent("tardy", (_request, _turn, signal) => {
+      isAtWork = true;
+      return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    });
     const lead = await rig.agent(
       "hasty",
-      (request, turn) => {
+      async (request, turn) => {
         if (request === 1) return { calls: [create("tardy", "a")] };
+        await eventually(() => isAtWork);
         if (request === 2) return { calls: [{ name: "thread_wait", input: { timeout_seconds: 0.2 } }] };
         return { say: results(turn).at(-1)! };
       },

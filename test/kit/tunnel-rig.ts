@@ -117,7 +117,7 @@ export async function startTunnelRig(
       return {
         sessionId,
         handId: hand!.id,
-        async bash(command, timeoutMs = 60_000) {
+        async bash(command, timeoutMs = 170_000) {
           const use = await toolUse(brain, sessionId, lease as LeaseProof, { command });
           const { output } = await collectCall(hands.execute({ ...use, timeoutMs: BigInt(timeoutMs) }));
           return output.toString();

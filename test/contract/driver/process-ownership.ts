@@ -119,7 +119,7 @@ export function ownership(get: () => Parts, provision: () => Promise<Hand>): voi
       expect(result.leftProcesses).toMatchObject([{ callId: "background" }]);
       await call.bash("sleep 1000", { input: { timeout_ms: 50 } });
       expect(await hand.callProcesses("background")).toMatchObject([{ command: "sleep" }]);
-      expect(await hand.killCall("background", { withinMs: 3_000 })).toEqual({ left: [] });
+      expect(await hand.killCall("background", { withinMs: promised(3_000) })).toEqual({ left: [] });
       expect(await hand.callProcesses("background")).toEqual([]);
     });
 
