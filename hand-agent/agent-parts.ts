@@ -1,4 +1,5 @@
 /** The parts of the agent that live as long as it does, through all its connections: built and tied to one another. */
+import { join } from "node:path";
 import type { Clock } from "../kit/clock.ts";
 import type { Logger } from "../kit/log.ts";
 import { NameResolver } from "../kit/network/name-resolver.ts";
@@ -19,6 +20,8 @@ import { withMounts } from "./mounts/tool-with-mounts.ts";
 import { OfflineWatch } from "./offline-watch.ts";
 import { ReachList } from "./reach/reach-list.ts";
 import { ReachedHosts } from "./reach/reached-hosts.ts";
+import { CloneCache } from "./repositories/clone-cache.ts";
+import { Repositories } from "./repositories/repositories.ts";
 import { executeTool } from "./tools/execute-tool.ts";
 import { Transfers } from "./transfers.ts";
 import type { Tunnel } from "./tunnel/connection.ts";
@@ -37,7 +40,11 @@ export interface AgentPartsSettings extends Pick<HandsOptions, "capacity" | "pro
   /** Cut off from the server for so long, it ends what runs in its hands. Default: a day. */
   keepOfflineMs?: number;
   reaperPeriodMs?: number;
+  /** Of clones that are kept for later hands; 0 keeps none. */
+  repositoryCacheBytes?: number;
 }
+
+export const DEFAULT_REPOSITORY_CACHE_BYTES = 2 * 1024 ** 3;
 
 /** What they need of the agent that they belong to. */
 export interface AgentBelongings {
@@ -47,6 +54,8 @@ export interface AgentBelongings {
   readonly offers: DriverOffer[];
   /** The installation that the agent belongs to now. */
   readonly installationId: () => string;
+  /** As which it has joined. */
+  readonly agentId: () => string;
   /** The connection that stands now. */
   readonly tunnel: () => Tunnel | undefined;
 }
@@ -64,10 +73,18 @@ export interface AgentParts extends Pick<AgentBelongings, "dataDir" | "key" | "o
 
 export function makeAgentParts(settings: AgentPartsSettings, belongings: AgentBelongings): AgentParts {
   const { clock, log, capacity, provisionsAtOnce, reaperPeriodMs, tracing, keepOfflineMs } = settings;
-  const { dataDir, key, drivers, offers, installationId, tunnel } = belongings;
+  const { dataDir, key, drivers, offers, installationId, agentId, tunnel } = belongings;
   const tell: Tunnel["send"] = (news) => tunnel()?.send(news);
   const journal = new Journal({ dataDir: dataDir.path, log, clock });
   const mounts = new Mounts({ dataDir: dataDir.path, server: mountsServer(tunnel), clock, log });
+  const { sandboxTunnels = new SandboxTunnels(clock) } = settings;
+  const cacheDir = join(dataDir.path, "repositories");
+  const cache = new CloneCache({
+    dir: cacheDir,
+    maxBytes: settings.repositoryCacheBytes ?? DEFAULT_REPOSITORY_CACHE_BYTES,
+    owner: agentId,
+    clock,
+  });
   const hands = new Hands({
     dataDir: dataDir.path,
     drivers,
@@ -77,6 +94,7 @@ export function makeAgentParts(settings: AgentPartsSettings, belongings: AgentBe
     clock,
     log,
     mounts,
+    repositories: new Repositories({ tunnels: sandboxTunnels, cache, clock, log }),
     readStored: readStoredThrough(tunnel),
     ...(reaperPeriodMs === undefined ? {} : { reaperPeriodMs }),
   });
@@ -92,7 +110,6 @@ export function makeAgentParts(settings: AgentPartsSettings, belongings: AgentBe
     dataDir: dataDir.path,
   });
   const transfers = new Transfers(hands, clock, log);
-  const { sandboxTunnels = new SandboxTunnels(clock) } = settings;
   sandboxTunnels.ownerOf = (handId) => hands.status(handId)?.ownerNumber;
   const resolver = new NameResolver({ clock });
   const reached = new ReachedHosts({ list: new ReachList(settings.reach ?? []), resolver, clock, log });

@@ -6,9 +6,9 @@ import {
   type CommandResult,
   CommandResultSchema,
   type ConnectResponse,
-  type HandReport,
   type OwnerChanged,
   type ProvisionCommand,
+  RepositoryOutcomeSchema,
   type SyncFilesCommand,
 } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { Executions } from "./executions.ts";
@@ -29,6 +29,8 @@ export interface CommandDeps {
   reached: ReachedHosts;
   log: Logger;
 }
+
+type Answer = Partial<Pick<CommandResult, "hand" | "repositories">>;
 
 export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResponse["kind"]): void {
   const { hands, executions, transfers, log } = deps;
@@ -81,21 +83,21 @@ async function syncFiles(
   { hands }: CommandDeps,
   { handId, uploads, outputs }: SyncFilesCommand,
   signal: AbortSignal,
-): Promise<undefined> {
+): Promise<Answer> {
   await hands.syncFiles(handId, { uploads, outputs }, signal);
-  return undefined;
+  return {};
 }
 
 async function release(
   { hands, executions, transfers, sandboxTunnels }: CommandDeps,
   handId: string,
-): Promise<undefined> {
+): Promise<Answer> {
   sandboxTunnels.endAll(handId);
   // Calls hear that it was their hand that went, not that their processes died.
   await executions.stopAll("the hand was released", handId);
   await transfers.stopAll(handId, new HandRefusal("HAND_RELEASED", "the hand was released"));
   await hands.release(handId);
-  return undefined;
+  return {};
 }
 
 /** H6: whoever comes with an older number is refused from here on. */
@@ -113,30 +115,27 @@ async function changeOwner(
   }
 }
 
-async function park({ hands, executions, transfers }: CommandDeps, handId: string): Promise<HandReport> {
+async function park({ hands, executions, transfers }: CommandDeps, handId: string): Promise<Answer> {
   if (transfers.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a copy is running in the hand");
   if (executions.isRunning(handId)) throw new HandRefusal("HAND_BUSY", "a call is running in the hand");
   const { status, ended } = await hands.park(handId);
-  return handReport(status, ended);
+  return { hand: handReport(status, ended) };
 }
 
-async function provision({ hands }: CommandDeps, command: ProvisionCommand): Promise<HandReport> {
-  return handReport(await hands.provision(command));
+async function provision({ hands }: CommandDeps, command: ProvisionCommand): Promise<Answer> {
+  const hand = handReport(await hands.provision(command));
+  const repositories = hands.repositories(command.handId);
+  return { hand, repositories: repositories.map((each) => create(RepositoryOutcomeSchema, each)) };
 }
 
-function answer(
-  { log }: CommandDeps,
-  tunnel: Tunnel,
-  commandId: string,
-  run: () => Promise<HandReport | undefined>,
-): void {
-  const say = (result: Partial<Pick<CommandResult, "reason" | "message" | "hand">>) =>
+function answer({ log }: CommandDeps, tunnel: Tunnel, commandId: string, run: () => Promise<Answer>): void {
+  const say = (result: Answer & Partial<Pick<CommandResult, "reason" | "message">>) =>
     tunnel.send({ case: "commandResult", value: create(CommandResultSchema, { commandId, ...result }) });
   // Refusals may be thrown at once or later.
   Promise.resolve()
     .then(run)
     .then(
-      (hand) => say(hand === undefined ? {} : { hand }),
+      (result) => say(result),
       (error) => {
         const known = error instanceof HandRefusal || error instanceof TendonError;
         if (!known) log.error({ err: error }, `a command failed: ${messageOf(error)}`);

@@ -56,6 +56,11 @@ export const handAgentSettings = defineSettings({
     parse: reachList(),
     help: "Hosts of the agent's network that it connects the proxy to, for MCP servers with hand-agent:// URLs: host:port, *.domain:port or address:port, separated by commas; a port may be *. Without it none.",
   },
+  TENDON_HAND_AGENT_REPOSITORY_CACHE_MB: {
+    parse: integer({ min: 0, max: 1_000_000 }),
+    default: 2_048,
+    help: "Disk, in MiB, for clones of repositories that are kept so that later hands fetch only what is new; the least recently used go first. With 0 none are kept.",
+  },
   TENDON_HAND_AGENT_TEST_SCRIPT: {
     parse: text(),
     help: "For tests alone: a file that says how hands of the driver `scripted` fail; without it there is no such driver.",

@@ -72,6 +72,8 @@ function invocation(): Invocation {
   }
 }
 
+const MIB = 1024 ** 2;
+
 async function run({ values }: HandAgentSettings, once: boolean): Promise<number> {
   const log = createLogger("hand-agent", values.TENDON_LOG_LEVEL);
   const tracing = openTracing(values, { instanceId: newId("handAgent"), clock: systemClock, log });
@@ -87,6 +89,7 @@ async function run({ values }: HandAgentSettings, once: boolean): Promise<number
     caFile: values.TENDON_CA_FILE,
     proxy: { httpsProxy: values.HTTPS_PROXY, noProxy: values.NO_PROXY },
     reach: values.TENDON_HAND_AGENT_REACH,
+    repositoryCacheBytes: values.TENDON_HAND_AGENT_REPOSITORY_CACHE_MB * MIB,
     once,
     drainMs: values.TENDON_HAND_AGENT_DRAIN_MS,
     build: BUILD,

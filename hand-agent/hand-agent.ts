@@ -133,7 +133,8 @@ export class HandAgent implements Service {
     logOffers(options.log, offers);
     const installationId = () => this.identity!.installationId;
     const tunnel = () => this.tunnel;
-    const belongings = { dataDir: this.dataDir, key, drivers, offers, installationId, tunnel };
+    const agentId = () => this.identity!.handAgentId;
+    const belongings = { dataDir: this.dataDir, key, drivers, offers, installationId, agentId, tunnel };
     const parts = makeAgentParts(options, belongings);
     this.parts = parts;
     await parts.hands.recover().catch((error) => {

@@ -1,7 +1,7 @@
 /** What the server asks for, in the words of drivers; what a driver cannot do is refused before anything is made. */
 import { type EnvironmentSpec, NetworkMode } from "../proto/gen/tendon/v1/environment_pb.js";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import type { HandResource as HandResourceMessage } from "../proto/gen/tendon/v1/hand_pb.js";
+import type { GitRepository, HandResource as HandResourceMessage } from "../proto/gen/tendon/v1/hand_pb.js";
 import {
   type ContainerSpec,
   type Driver,
@@ -14,6 +14,7 @@ import {
   type WarmSpec,
 } from "./drivers/driver.ts";
 import { mountConfigOf, mountSpecsOf } from "./mounts/mount-config.ts";
+import { withGitVariables } from "./repositories/git-variables.ts";
 import { runSetup } from "./setup-commands.ts";
 import { TRUST_DIR, trustVariables } from "./trust/trust-files.ts";
 
@@ -38,10 +39,11 @@ export function handSpecOf(command: ProvisionCommand, driver: Driver): HandSpec 
   // One that waits in a pool has the environment's variables alone, no mounts, and no way to the proxy.
   const isPlain = Object.keys(variables).length === 0 && mounts.length === 0 && command.tunnels === undefined;
   const warm = isPlain ? warmOf(environment) : undefined;
+  // An environment may have trust of its own; a placeholder is what the variable is in this session.
+  const env = { ...(secret && trustVariables()), ...environment?.variables, ...variables, ...secret };
   return {
     handId: command.handId,
-    // An environment may have trust of its own; a placeholder is what the variable is in this session.
-    env: { ...(secret && trustVariables()), ...environment?.variables, ...variables, ...secret },
+    env: hasGit(network) ? withGitVariables(env, repositoriesOf(command)) : env,
     limits: limitsOf(environment),
     ...(network === undefined ? {} : { network }),
     ...(container === undefined ? {} : { container }),
@@ -78,7 +80,16 @@ function trustMount({ name, capabilities }: Driver): MountSpec {
   return { path: TRUST_DIR, readOnly: true };
 }
 
-/** What a driver puts into the workspace itself; the rest is given by `giveResources`. */
+/** Whether git in the hand is carried to the proxy. */
+function hasGit(network: HandNetwork | undefined): boolean {
+  return network?.mode === "limited" && network.tunnels?.git === true;
+}
+
+function repositoriesOf({ resources }: ProvisionCommand): GitRepository[] {
+  return resources.flatMap(({ kind }) => (kind.case === "gitRepository" ? [kind.value] : []));
+}
+
+/** What a driver puts into the workspace itself; the rest is given by `Repositories` and `giveResources`. */
 function inlineOf({ kind }: HandResourceMessage): HandResource[] {
   switch (kind.case) {
     case "inlineFile": {
@@ -86,6 +97,7 @@ function inlineOf({ kind }: HandResourceMessage): HandResource[] {
       return [{ kind: "inline", path, content, mode: executable ? 0o755 : 0o644 }];
     }
     case "storedFile":
+    case "gitRepository":
     case "setupCommand":
     case "variable":
       return [];

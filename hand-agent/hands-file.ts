@@ -3,6 +3,7 @@ import { open, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import type { JsonValue } from "./drivers/driver.ts";
 import type { MountConfig } from "./mounts/mount-config.ts";
+import type { RepositoryOutcome } from "./repositories/outcome.ts";
 
 export interface HandRecord {
   readonly handId: string;
@@ -17,6 +18,8 @@ export interface HandRecord {
   readonly stallTimeoutMs?: number;
   /** Absent for none. */
   readonly mounts?: MountConfig | undefined;
+  /** What became of its repositories, in their order; absent for none. */
+  repositories?: readonly RepositoryOutcome[];
   /** Installation that asked for it; nobody else may have it reaped. */
   readonly installationId: string;
   /** It was there when the server's database was set back: until then (Unix time in ms) it is not reaped. */

@@ -11,7 +11,7 @@ import { messageOf } from "../kit/errors.ts";
 import { failpoint } from "../kit/failpoint.ts";
 import type { Logger } from "../kit/log.ts";
 import type { ProvisionCommand } from "../proto/gen/tendon/v1/hand_agent_service_pb.js";
-import { type Driver, HandError, type ProcessInfo } from "./drivers/driver.ts";
+import { type Driver, type Hand, HandError, type HandSpec, type ProcessInfo } from "./drivers/driver.ts";
 import { HandDrivers } from "./hand-drivers.ts";
 import { HandRefusal } from "./hand-refusal.ts";
 import { giveResources, noStoredFiles, type ReadStoredFile } from "./hand-resources.ts";
@@ -28,6 +28,8 @@ import { handSpecOf } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { fillMounts, type Mounts } from "./mounts/mounts.ts";
 import { ProvisionTurns } from "./provision-turns.ts";
+import type { RepositoryOutcome } from "./repositories/outcome.ts";
+import type { Repositories } from "./repositories/repositories.ts";
 import { giveTrust } from "./trust/trust-files.ts";
 import { UnownedHandMarks } from "./unowned-hands.ts";
 
@@ -46,12 +48,16 @@ export interface HandsOptions {
   readStored?: ReadStoredFile;
   /** Without it hands can have no mounts. */
   mounts?: Mounts;
+  /** Without it hands can have no repositories. */
+  repositories?: Repositories;
 }
 
 const STOPPING = "the hand agent is stopping";
 const NOT_ITS_OWN = "The hand belongs to another session now; the call was not started.";
 const RECOVER_AT_ONCE = 8;
 const DEFAULT_PROVISION_TIMEOUT_MS = 60_000;
+/** Of the time that is left for a hand, so that one whose repositories are too large is there without them. */
+const SHARE_FOR_REPOSITORIES = 0.75;
 /** For a driver to end a hand's processes when the agent stops; drivers end them within 3 s. */
 const STOP_WITHIN_MS = 5_000;
 
@@ -101,6 +107,11 @@ export class Hands {
   /** Processes that ended calls left running in this hand. */
   async leftProcesses(handId: string): Promise<ProcessInfo[]> {
     return (await this.slots.get(handId)?.live?.hand.callProcesses()) ?? [];
+  }
+
+  /** What became of its repositories, in the order of its resources. */
+  repositories(handId: string): readonly RepositoryOutcome[] {
+    return this.slots.get(handId)?.record.repositories ?? [];
   }
 
   status(handId: string): HandStatus | undefined {
@@ -309,6 +320,7 @@ export class Hands {
       await this.save();
       failpoint("agent.hand_noted");
       const timeoutMs = command.environment?.provisionTimeoutMs || DEFAULT_PROVISION_TIMEOUT_MS;
+      const deadlineMs = this.options.clock.monotonicMs() + timeoutMs;
       stopTimer = this.options.clock.after(timeoutMs, () =>
         limit.abort(new HandError(`it was not ready within ${timeoutMs} ms`)),
       );
@@ -319,6 +331,7 @@ export class Hands {
       const { readStored = noStoredFiles } = this.options;
       await fillMounts(this.options.mounts, hand, slot.record, limit.signal);
       await giveTrust(hand, command.tunnels?.authorities ?? "", limit.signal);
+      await this.giveRepositories(slot, hand, command, { spec, deadlineMs, signal: limit.signal });
       await giveResources(hand, command, { readStored, signal: limit.signal });
       failpoint("agent.hand_made");
       slot.record.handle = hand.handle;
@@ -332,6 +345,20 @@ export class Hands {
       stopTimer();
       this.stopper.signal.removeEventListener("abort", stop);
     }
+  }
+
+  private async giveRepositories(
+    { record }: HandSlot,
+    hand: Hand,
+    command: ProvisionCommand,
+    { spec, deadlineMs, signal }: { spec: HandSpec; deadlineMs: number; signal: AbortSignal },
+  ): Promise<void> {
+    const { repositories, clock } = this.options;
+    if (!command.resources.some(({ kind }) => kind.case === "gitRepository")) return;
+    if (repositories === undefined) throw new HandError("this hand agent clones no repositories");
+    const withinMs = Math.max(0, deadlineMs - clock.monotonicMs()) * SHARE_FOR_REPOSITORIES;
+    const hasRelay = spec.network?.mode === "limited" && spec.network.tunnels?.git === true;
+    record.repositories = await repositories.give(hand, command, { withinMs, hasRelay, signal });
   }
 
   private tell(slot: HandSlot, detail: string): void {

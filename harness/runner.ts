@@ -44,6 +44,7 @@ import type { SendToProxy } from "./mcp-client/proxy-request.ts";
 import { withMemoryNote } from "./memory-note.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
 import { PreviewFeed } from "./preview-feed.ts";
+import { withRepositoryNote } from "./repository-note.ts";
 import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
 import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
@@ -299,9 +300,10 @@ export class Runner {
   /** Undefined when a client interrupted it. */
   private runLoop(maxSilenceMs: number): Promise<LoopOutcome | undefined> {
     const { assignment, clock, log, lease, loop } = this.options;
+    const { agent, resources } = assignment.session!;
     const turn = {
       sessionId: lease.sessionId,
-      agent: withMemoryNote(assignment.session!.agent!, assignment.session!.resources),
+      agent: withRepositoryNote(withMemoryNote(agent!, resources), resources),
       tools: this.tools.catalogue,
       history: this.view.history,
       clock,

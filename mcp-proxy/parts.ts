@@ -23,6 +23,7 @@ import { Authorities } from "./egress/authorities.ts";
 import { createEgress } from "./egress/egress.ts";
 import { LeafCertificates } from "./egress/leaf-certificates.ts";
 import { createGit } from "./git/git.ts";
+import { createLfsActions } from "./git/lfs-actions.ts";
 import { createMcp, type Mcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound } from "./outbound/outbound.ts";
@@ -98,7 +99,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const destinationsAreFixed = config.TENDON_PROXY_DESTINATIONS === "fixed";
   const credentials = new Credentials({ credentials: client, opener, refresher, journal, clock });
   // A part that takes connections out of sandboxes stands here, by its kind.
-  const git = createGit({ credentials, outbound, log });
+  const git = createGit({ credentials, outbound, actions: createLfsActions(keys), clock, log });
   const authorities = new Authorities(keys);
   const certificates = new LeafCertificates(authorities, clock);
   const egress = createEgress({ credentials, certificates, outbound, privateNetworks, clock, log });

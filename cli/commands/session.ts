@@ -16,6 +16,7 @@ import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
 import { agentIdOf, environmentIdOf, memoryStoreIdOf } from "../named.ts";
+import { repositoryInput } from "../repo-option.ts";
 import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
@@ -74,6 +75,8 @@ function addCreate(session: Command): void {
     vault?: string[];
     memory?: string[];
     memoryReadOnly?: string[];
+    repo?: string[];
+    repoPush?: string[];
     message?: string;
     requestId?: string;
   };
@@ -95,9 +98,22 @@ function addCreate(session: Command): void {
     )
     .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
     .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
+    .option(
+      "--repo <url[#ref@path]>",
+      "git repository that hands get a clone of; ref: a branch, tag:<name> or a commit; path: where, below the working directory; may be given several times",
+      parseRepeated,
+    )
+    .option(
+      "--repo-push <glob>",
+      "branches of these repositories that may be pushed to; left out: all that their credentials may; may be given several times",
+      parseRepeated,
+    )
     .option("--message <text>", "first message")
     .option("--request-id <id>", "makes repeating this command safe")
-    .addHelpText("after", '\nExample:\n  tendon session create --message "run: uname -a" --json');
+    .addHelpText(
+      "after",
+      '\nExamples:\n  tendon session create --message "run: uname -a" --json\n  tendon session create --repo "https://github.com/owner/name#main@src" --vault vlt_01…',
+    );
   onAction<Options>(command, async ({ options, api, output }) => {
     const { agent, env } = options;
     const budget = budgetOf(options);
@@ -110,7 +126,10 @@ function addCreate(session: Command): void {
       title: options.title ?? "",
       metadata: options.metadata ?? {},
       vaultIds: options.vault ?? [],
-      resources: await memoryResources(api.memory, options),
+      resources: [
+        ...(await memoryResources(api.memory, options)),
+        ...(options.repo ?? []).map((repo) => repositoryInput(repo, options.repoPush)),
+      ],
       ...(budget && { budget }),
       initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
     };

@@ -100,6 +100,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_HAND_AGENT_MCP_FILE",
       "TENDON_HAND_AGENT_REACH",
       "TENDON_HAND_AGENT_REGISTRY_AUTH_FILE",
+      "TENDON_HAND_AGENT_REPOSITORY_CACHE_MB",
     ],
     secret: ["TENDON_JOIN_TOKEN", "TENDON_OTLP_HEADERS"],
   },

@@ -33,6 +33,40 @@ export function parseGitRequest(
   };
 }
 
+export interface LfsRequest {
+  readonly repositoryUrl: string;
+  /** All of it, as it is sent; for `action` what was sealed instead. */
+  readonly url: string;
+  readonly kind: "batch" | "locks" | "action";
+}
+
+const LFS =
+  /^(\/.+)\/info\/lfs(\/objects\/batch|\/locks(?:\/[\w-]{1,128}\/unlock|\/verify)?(?:\?[\w=&%.+/-]*)?|\/tendon\/[\w.-]+)$/;
+const LONGEST_ACTION = 16_000;
+export const LFS_ACTION_PATH = "/info/lfs/tendon/";
+
+/** As `parseGitRequest`, for what git-lfs asks: its API at the repository, and what the proxy has sealed of its answers. */
+export function parseLfsRequest(
+  method: string,
+  target: string,
+  { host, port }: { readonly host: string; readonly port: number },
+): LfsRequest | undefined {
+  const [, authority = "", path = ""] = /^\/git\/([^/]+)(\/.*)$/.exec(target) ?? [];
+  if (target.length > LONGEST_ACTION || !isAuthority(authority, host, port)) return undefined;
+  const [, repository = "", rest = ""] = LFS.exec(path) ?? [];
+  if (rest === "" || !repository.slice(1).split("/").every(isPlainPart)) return undefined;
+  const origin = originOf(host, port);
+  const of = (kind: LfsRequest["kind"], url = origin + path) => ({
+    repositoryUrl: origin + repository,
+    url,
+    kind,
+  });
+  if (rest.startsWith("/tendon/")) return of("action", rest.slice("/tendon/".length));
+  if (rest === "/objects/batch") return method === "POST" ? of("batch") : undefined;
+  const isList = /^\/locks(\?|$)/.test(rest);
+  return method === "POST" || (method === "GET" && isList) ? of("locks") : undefined;
+}
+
 export function originOf(host: string, port: number): string {
   const name = host.includes(":") ? `[${host}]` : host;
   return port === 443 ? `https://${name}` : `https://${name}:${port}`;

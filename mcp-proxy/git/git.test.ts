@@ -11,11 +11,14 @@ import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
 import { type GitServer, startGitServer } from "../../test/kit/git-server.ts";
+import { newSealingKeys } from "../../test/kit/proxy-rig.ts";
 import type { Grant } from "../credentials/credentials.ts";
 import { CredentialRefusal } from "../credentials/refusal.ts";
 import { Outbound } from "../outbound/outbound.ts";
 import { OutboundRules } from "../outbound/rules.ts";
+import type { GivenRepository } from "../tunnels/sandbox-connection.ts";
 import { createGit } from "./git.ts";
+import { createLfsActions } from "./lfs-actions.ts";
 import { mayPush } from "./push-rules.ts";
 
 let host: GitServer;
@@ -25,6 +28,7 @@ let home: string;
 let grant: () => Promise<Grant | undefined>;
 let used: string[] = [];
 const wanted: string[] = [];
+let repositories: GivenRepository[] = [];
 
 beforeAll(async () => {
   host = await startGitServer();
@@ -39,7 +43,8 @@ beforeAll(async () => {
       return grant();
     },
   };
-  const handler = createGit({ credentials, outbound, log });
+  const actions = createLfsActions(await newSealingKeys());
+  const handler = createGit({ credentials, outbound, actions, clock: systemClock, log });
   const names = {
     tunnelId: "t",
     sessionId: "s",
@@ -50,7 +55,7 @@ beforeAll(async () => {
     variables: [],
   };
   way = net.createServer({ allowHalfOpen: true }, (stream) => {
-    handler({ ...names, host: "127.0.0.1", port: host.port, stream });
+    handler({ ...names, repositories, host: "127.0.0.1", port: host.port, stream });
   });
   way.listen(0, "127.0.0.1");
   await once(way, "listening");
@@ -134,7 +139,7 @@ test("refuses pushes to branches that the credential's rules do not name, and sa
   const before = await host.git("private/one.git", "for-each-ref");
   const refused = await git("-C", "ruled", "push", "origin", "HEAD:main", "HEAD:topics/one");
   expect(refused.code).toBe(1);
-  expect(refused.text).toMatch(/HEAD -> main \(the session's credential may not push here\)/);
+  expect(refused.text).toMatch(/HEAD -> main \(the session may not push here\)/);
   expect(refused.text).toMatch(/HEAD -> topics\/one \(refused with the rest of the push\)/);
   for (const ref of [":main", "HEAD:refs/tags/v1", "+HEAD:refs/notes/x"]) {
     expect(await git("-C", "ruled", "push", "origin", ref)).toMatchObject({ code: 1 });
@@ -143,6 +148,28 @@ test("refuses pushes to branches that the credential's rules do not name, and sa
   expect(used).toContain("push_refused");
   expect(await git("-C", "ruled", "push", "origin", "HEAD:topics/one")).toEqual(ok);
 });
+
+test("keeps the branch rules of a session's own repository beside those of its credential, and by any name of it", async () => {
+  repositories = [
+    { url: url("private/one"), pushBranches: ["agent/*"] },
+    { url: url("public/one.git"), pushBranches: [] },
+  ];
+  try {
+    await git("clone", "-q", url("private/one.git"), "owned");
+    await git("-C", "owned", "commit", "--allow-empty", "-qm", "owned");
+    const push = async (path: string, ref: string) => (await git("-C", "owned", "push", url(path), ref)).text;
+    expect(await push("private/one.git", "HEAD:main")).toMatch(
+      /HEAD -> main \(the session may not push here\)/,
+    );
+    expect(await push("private/One.git", "HEAD:main")).toMatch(/may not push here|no such repository/);
+    expect(await push("private/one.git", "HEAD:agent/a")).toMatch(/\[new branch\]/);
+    expect(await push("moved/one.git", "HEAD:main")).toMatch(/may push to its own repositories alone/);
+    grant = async () => granted(["other/*"]);
+    expect(await push("private/one.git", "HEAD:agent/b")).toMatch(/may not push here/);
+  } finally {
+    repositories = [];
+  }
+}, 30_000);
 
 test("reaches public repositories without a credential, also where they have moved to within the host", async () => {
   grant = async () => undefined;

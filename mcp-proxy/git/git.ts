@@ -3,6 +3,7 @@
  * session's credential. Bytes stream both ways; what is held is the beginning of a push, where its credential has branch
  * rules. A sandbox sees what git servers say in git's own formats, and of every other answer only a text of the proxy's own.
  */
+import { createHash } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { request as httpsRequest } from "node:https";
 import { pipeline } from "node:stream";
@@ -14,12 +15,13 @@ import { CredentialRefusal } from "../credentials/refusal.ts";
 import type { Outbound } from "../outbound/outbound.ts";
 import { OutboundRefusal } from "../outbound/refusal.ts";
 import type { ConnectionHandler, SandboxConnection } from "../tunnels/sandbox-connection.ts";
-import { type GitRequest, originOf, parseGitRequest } from "./git-path.ts";
+import { type GitRequest, originOf, parseGitRequest, parseLfsRequest } from "./git-path.ts";
+import { LFS_TYPE, type LfsDeps, serveLfs } from "./lfs.ts";
 import { readPushCommands, refusedPush, UnreadablePush } from "./push-commands.ts";
-import { mayPush } from "./push-rules.ts";
+import { mayPush, rulesOfSession } from "./push-rules.ts";
 import { GitRefusal, refusalOfStatus } from "./refusal.ts";
 
-export interface GitDeps {
+export interface GitDeps extends LfsDeps {
   readonly credentials: Pick<Credentials, "grant">;
   readonly outbound: Pick<Outbound, "https">;
   readonly log: Logger;
@@ -37,18 +39,24 @@ const TO_HOST = [
   "user-agent",
 ];
 const TO_SANDBOX = ["content-type", "content-encoding", "content-length", "cache-control"];
+/** A sealed transfer of LFS stands in its URL. */
+const MAX_HEADER_BYTES = 32 * 1024;
+const NO_TIMEOUTS = { requestTimeout: 0, headersTimeout: 0 } as const;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
 
 export function createGit(deps: GitDeps): ConnectionHandler {
   return (connection) => {
     // One for each connection, whose name every request of it must bear. A large push takes as long as it takes: what
     // stands still is ended by the relay.
-    const server: Server = createServer({ requestTimeout: 0, headersTimeout: 0 }, (request, response) => {
-      new GitExchange(deps, connection, request, response).run().catch((error: unknown) => {
-        deps.log.warn({ sessionId: connection.sessionId, error: messageOf(error) }, "a git request failed");
-        response.destroy();
-      });
-    });
+    const server: Server = createServer(
+      { ...NO_TIMEOUTS, maxHeaderSize: MAX_HEADER_BYTES },
+      (request, response) => {
+        new GitExchange(deps, connection, request, response).run().catch((error: unknown) => {
+          deps.log.warn({ sessionId: connection.sessionId, error: messageOf(error) }, "a git request failed");
+          response.destroy();
+        });
+      },
+    );
     server.on("clientError", (_error, socket) => socket.destroy());
     server.emit("connection", connection.stream);
   };
@@ -75,10 +83,16 @@ class GitExchange {
   async run(): Promise<void> {
     try {
       const { method = "", url = "" } = this.request;
+      const lfs = parseLfsRequest(method, url, this.connection);
+      if (lfs !== undefined) {
+        const { connection, request, response } = this;
+        const grant = await this.grant(lfs.repositoryUrl);
+        return await serveLfs(this.deps, { asked: lfs, connection, request, response, grant });
+      }
       const asked = parseGitRequest(method, url, this.connection);
       if (asked === undefined) throw new GitRefusal("bad_request", "this is no request of git for this host");
       const grant = await this.grant(asked.repositoryUrl);
-      if (!asked.isAdvertisement && (await this.refusesPush(asked, grant))) return;
+      if (await this.refusesPush(asked, grant)) return;
       await this.passOn(asked, grant);
     } catch (error) {
       this.refuse(asRefusal(error, this.connection.host));
@@ -98,21 +112,30 @@ class GitExchange {
   }
 
   /** Whether the push was answered here, since its credential's rules forbid a part of it: then all of it is refused. */
-  private async refusesPush({ service }: GitRequest, grant: Grant | undefined): Promise<boolean> {
-    const rules = grant?.pushBranches ?? [];
-    if (service !== "git-receive-pack" || grant === undefined || rules.length === 0) return false;
+  private async refusesPush(asked: GitRequest, grant: Grant | undefined): Promise<boolean> {
+    if (asked.service !== "git-receive-pack") return false;
+    const ofSession = rulesOfSession(asked.repositoryUrl, this.connection.repositories);
+    if (ofSession === undefined) {
+      throw new GitRefusal(
+        "forbidden",
+        "the session has branch rules, and may push to its own repositories alone",
+      );
+    }
+    if (asked.isAdvertisement) return false;
+    const rules = [grant?.pushBranches ?? [], ...ofSession].filter((patterns) => patterns.length > 0);
+    if (rules.length === 0) return false;
     if ((this.request.headers["content-encoding"] ?? "identity") !== "identity") {
       throw new UnreadablePush("it is compressed");
     }
     const push = await readPushCommands(this.request);
-    const forbidden = new Set(push.refs.filter((ref) => !mayPush(ref, rules)));
+    const forbidden = new Set(push.refs.filter((ref) => !rules.every((patterns) => mayPush(ref, patterns))));
     if (forbidden.size === 0) return false;
-    grant.used("push_refused");
+    grant?.used("push_refused");
     const report = refusedPush(push, (ref) =>
-      forbidden.has(ref) ? "the session's credential may not push here" : "refused with the rest of the push",
+      forbidden.has(ref) ? "the session may not push here" : "refused with the rest of the push",
     );
     if (report === undefined) {
-      throw new GitRefusal("forbidden", "the session's credential may not push to one of these refs");
+      throw new GitRefusal("forbidden", "the session may not push to one of these refs");
     }
     // Git reads no answer before it has sent all.
     this.request.resume();
@@ -131,7 +154,8 @@ class GitExchange {
     const status = answer.statusCode ?? 0;
     grant?.used(String(status));
     if (status === 200 && answer.headers["content-type"] === contentType(asked)) {
-      this.response.writeHead(200, only(answer.headers, TO_SANDBOX));
+      const rights = { "tendon-git-access": rightsOf(grant) };
+      this.response.writeHead(200, { ...only(answer.headers, TO_SANDBOX), ...rights });
       pipeline(answer, this.response, () => {});
       return;
     }
@@ -178,11 +202,15 @@ class GitExchange {
       { sessionId: connection.sessionId, host: connection.host, reason: refusal.reason },
       "a git request was refused",
     );
-    const text = `Tendon: ${refusal.message}\n`;
+    const said = `Tendon: ${refusal.message}`;
+    // Each program prints what comes in its own format.
+    const isLfs = request.url?.includes("/info/lfs/") === true;
+    const text = isLfs ? JSON.stringify({ message: said }) : `${said}\n`;
     response.writeHead(refusal.status, {
-      "content-type": "text/plain; charset=utf-8",
+      "content-type": isLfs ? LFS_TYPE : "text/plain; charset=utf-8",
       "content-length": Buffer.byteLength(text),
       "tendon-git-error": refusal.reason,
+      "tendon-git-part": refusal.part,
       // What of the request was not read is not read any more.
       connection: "close",
     });
@@ -190,6 +218,12 @@ class GitExchange {
     request.unpipe();
     request.resume();
   }
+}
+
+/** Names the credential to whoever keeps clones, and tells nothing of it. */
+function rightsOf(grant: Grant | undefined): string {
+  if (grant === undefined) return "none";
+  return createHash("sha256").update(grant.credentialId).digest("hex").slice(0, 32);
 }
 
 function contentType({ service, isAdvertisement }: GitRequest): string {
@@ -214,12 +248,15 @@ function asRefusal(error: unknown, host: string): GitRefusal {
     return new GitRefusal(
       "authentication_failed",
       `the credential for ${host} is not used: ${error.message}`,
+      "proxy",
     );
   }
   if (error instanceof OutboundRefusal) {
-    return new GitRefusal(error.isDenial ? "forbidden" : "unreachable", error.message);
+    return error.isDenial
+      ? new GitRefusal("forbidden", error.message, "proxy")
+      : new GitRefusal("unreachable", error.message);
   }
   if (isTendonError(error))
-    return new GitRefusal("unavailable", `no credential can be had: ${error.message}`);
+    return new GitRefusal("unavailable", `no credential can be had: ${error.message}`, "proxy");
   return new GitRefusal("unreachable", `${host} broke the connection`);
 }

@@ -1,9 +1,31 @@
 /** Which branches may be pushed to: globs where `*` is any text within one part, `**` any text, `?` one character. */
 
+import { normaliseGitUrl } from "../../kit/vault/destination.ts";
+import type { GivenRepository } from "../tunnels/sandbox-connection.ts";
+
 type Step = string | { readonly repeats: boolean; readonly crosses: boolean };
 
 const BRANCHES = "refs/heads/";
 const LONGEST_REF = 1_024;
+
+/**
+ * What a push to this repository must keep besides its credential's rules; undefined where it may not be pushed to at all.
+ * Hosts know repositories by more than one name: where one that the session was given has rules, the others that it was not
+ * given cannot be told from it, and are not pushed to.
+ */
+export function rulesOfSession(
+  repositoryUrl: string,
+  given: readonly GivenRepository[],
+): readonly (readonly string[])[] | undefined {
+  if (given.every(({ pushBranches }) => pushBranches.length === 0)) return [];
+  const wanted = spellingOf(repositoryUrl);
+  const those = given.filter(({ url }) => spellingOf(url) === wanted);
+  return those.length === 0 ? undefined : those.map(({ pushBranches }) => pushBranches);
+}
+
+function spellingOf(url: string): string {
+  return decodeURIComponent(normaliseGitUrl(url) ?? url).toLowerCase();
+}
 
 /** Without patterns everything is allowed; with some, only branches that one of them matches: no tags, no other refs. */
 export function mayPush(ref: string, patterns: readonly string[]): boolean {

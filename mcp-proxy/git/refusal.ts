@@ -27,10 +27,13 @@ const STATUS: Readonly<Record<GitRefusalReason, number>> = {
 export class GitRefusal extends Error {
   override readonly name = "GitRefusal";
   readonly reason: GitRefusalReason;
+  /** Who says no. */
+  readonly part: "proxy" | "upstream";
 
-  constructor(reason: GitRefusalReason, message: string) {
+  constructor(reason: GitRefusalReason, message: string, part: GitRefusal["part"] = "upstream") {
     super(message);
     this.reason = reason;
+    this.part = part;
   }
 
   get status(): number {

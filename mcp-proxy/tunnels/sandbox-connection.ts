@@ -27,7 +27,14 @@ export interface SandboxConnection {
   readonly port: number;
   /** For egress: names of the session's variables that are for this host. */
   readonly variables: readonly string[];
+  /** For git: the hand's repositories at this host, with the branches that may be pushed to; empty: all. */
+  readonly repositories: readonly GivenRepository[];
   readonly stream: Duplex;
+}
+
+export interface GivenRepository {
+  readonly url: string;
+  readonly pushBranches: readonly string[];
 }
 
 export type ConnectionHandler = (connection: SandboxConnection) => void;

@@ -75,7 +75,7 @@ export class Tunnels {
   }
 
   private async take(ask: AskTunnel, kind: SandboxConnectionKind, handler: ConnectionHandler): Promise<void> {
-    const { tunnelId, sessionId, workspaceId, handId, host, port, variables } = ask;
+    const { tunnelId, sessionId, workspaceId, handId, host, port, variables, repositories } = ask;
     const stop = new AbortController();
     this.open.set(tunnelId, { sessionId, stop });
     const gone = () => this.open.delete(tunnelId);
@@ -86,7 +86,19 @@ export class Tunnels {
       // The handler may put a listener of its own beside it; a connection that breaks is no failure of the proxy.
       stream.on("error", () => {});
       const epoch = Number(ask.epoch);
-      handler({ tunnelId, sessionId, workspaceId, epoch, handId, kind, host, port, variables, stream });
+      handler({
+        tunnelId,
+        sessionId,
+        workspaceId,
+        epoch,
+        handId,
+        kind,
+        host,
+        port,
+        variables,
+        repositories,
+        stream,
+      });
     } catch (error) {
       this.deps.log.warn({ tunnelId, sessionId, kind, error: messageOf(error) }, "a tunnel was not taken");
       if (stream === undefined) gone();

@@ -1,9 +1,14 @@
 /** What the log says about hands. */
 import type { FailureOrigin } from "../../kit/errors.ts";
-import type { HandFile } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import type { HandFile, RepositoryOutcome } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandEvent, HandOverFacts, HandRecord } from "../store/hands.ts";
 
-export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent {
+export function provisionedEvent(
+  hand: HandRecord,
+  isolation: string,
+  repositories: readonly RepositoryOutcome[] = [],
+): HandEvent {
+  const cloned = repositories.filter(({ failure }) => failure === "");
   return eventOf("hand.provisioned", {
     hand_id: hand.handId,
     slot: hand.slot,
@@ -11,6 +16,9 @@ export function provisionedEvent(hand: HandRecord, isolation: string): HandEvent
     isolation,
     environment_id: hand.environmentId,
     hand_agent_id: hand.handAgentId,
+    ...(cloned.length > 0 && {
+      repositories: cloned.map(({ url, path, commit }) => ({ repository_url: url, path, commit })),
+    }),
   });
 }
 

@@ -2,6 +2,7 @@
 import { isTendonError, messageOf, type Part, type Reason, TendonError } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Service } from "../../kit/lifecycle.ts";
+import type { RepositoryOutcome } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { HandRecord } from "../store/hands.ts";
 import type { AgentLink, AgentLinks } from "./agent-link.ts";
@@ -13,6 +14,7 @@ import { environmentOf, resourcesOf } from "./hand-messages.ts";
 import { mountsOf } from "./hand-mounts.ts";
 import type { HandParking } from "./hand-parking.ts";
 import { tunnelsOf } from "./hand-tunnels.ts";
+import { repositoryErrors, repositoryNotice } from "./repository-events.ts";
 import { choosePlacement, wishOf } from "./rules.ts";
 
 export type Provisioned =
@@ -218,6 +220,7 @@ export class Provisioner implements Service {
     tunnels: Awaited<ReturnType<typeof tunnelsOf>>,
     leftMs: number,
   ): Promise<Provisioned | undefined> {
+    let repositories: readonly RepositoryOutcome[] = [];
     try {
       failpoint("server.hand_placed");
       const mounts = await mountsOf(this.deps, hand);
@@ -237,6 +240,7 @@ export class Provisioner implements Service {
         },
         leftMs,
       );
+      repositories = answer.repositories;
       if (answer.reason === "LIMIT_EXCEEDED" || answer.reason === "DRAINING") {
         // What has just given its place back is still being cleared away there; or the agent is about to be started again.
         await this.changed(Math.min(this.deps.timing.lookAgainMs, leftMs));
@@ -260,18 +264,22 @@ export class Provisioner implements Service {
       }
       throw error;
     }
-    return this.becameReady(hand);
+    return this.becameReady(hand, repositories);
   }
 
-  private async becameReady(hand: HandRecord): Promise<Provisioned> {
+  private async becameReady(
+    hand: HandRecord,
+    repositories: readonly RepositoryOutcome[],
+  ): Promise<Provisioned> {
     failpoint("server.hand_made");
     const agent = await this.deps.store.handAgents.find(hand.handAgentId!);
     const isolation = agent?.drivers.find((driver) => driver.name === hand.driver)?.detail ?? "";
-    const change = await this.deps.store.hands.ready(
-      hand.handId,
-      hand.stateDetail,
-      provisionedEvent(hand, isolation),
-    );
+    const change = await this.deps.store.hands.ready({
+      handId: hand.handId,
+      stateDetail: hand.stateDetail,
+      events: [provisionedEvent(hand, isolation, repositories), ...repositoryErrors(repositories)],
+      notice: repositoryNotice(repositories),
+    });
     if (change !== undefined) {
       this.conclusions.announce(change.advance);
       return { kind: "ready", hand: change.hand };

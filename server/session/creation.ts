@@ -25,6 +25,7 @@ import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
+import { attachRepositories } from "./repositories.ts";
 import { fileResource, resourcesText } from "./resources.ts";
 import { checkEmit } from "./rules.ts";
 import { checkVaults } from "./vault-check.ts";
@@ -51,7 +52,7 @@ export async function newSession(
   const agent = await findAgent(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);
-  const given = await givenResources(deps, request, workspaceId);
+  const given = await givenResources(deps, request, workspaceId, environments);
   return {
     sessionId: newId("session"),
     workspaceId,
@@ -74,6 +75,7 @@ async function givenResources(
   { memory, files, clock }: Pick<CreationDeps, "memory" | "files" | "clock">,
   { resources }: CreateSessionRequest,
   workspaceId: string,
+  { slotEnvironmentIds }: Pick<NewSession, "slotEnvironmentIds">,
 ): Promise<Pick<NewSession, "resources" | "memoryStoreIds" | "files">> {
   const storeInputs = resources.flatMap(({ kind }, index) =>
     kind.case === "memoryStore" ? [{ store: kind.value, field: `resources[${index}].memory_store` }] : [],
@@ -83,9 +85,11 @@ async function givenResources(
   );
   const stores = await memory.attach(storeInputs, workspaceId);
   const attachments = await files.attach(fileInputs, workspaceId);
+  const repositories = attachRepositories(resources, Object.keys(slotEnvironmentIds));
   const left = { stores: stores.values(), files: attachments.values() };
-  const messages = resources.flatMap(({ kind }): SessionResource[] => {
+  const messages = resources.flatMap(({ kind }, index): SessionResource[] => {
     if (kind.case === "file") return [fileResource(left.files.next().value!, clock.nowMs())];
+    if (kind.case === "gitRepository") return [create(SessionResourceSchema, repositories.get(index))];
     if (kind.case !== "memoryStore") return [];
     const value = left.stores.next().value!;
     return [create(SessionResourceSchema, { kind: { case: "memoryStore", value } })];

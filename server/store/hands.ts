@@ -99,8 +99,16 @@ export interface HandStore {
     stateDetail: string;
   }): Promise<HandRecord | undefined>;
   setDetail(handId: string, stateDetail: string): Promise<void>;
-  /** provisioning → ready, and the event, once. Undefined when it is no longer provisioning. */
-  ready(handId: string, stateDetail: string, event: HandEvent): Promise<HandChange | undefined>;
+  /**
+   * provisioning → ready, and the events, at least one, once. `notice` is told with the result of the hand's first call,
+   * behind what is to be told already; empty for nothing. Undefined when it is no longer provisioning.
+   */
+  ready(request: {
+    handId: string;
+    stateDetail: string;
+    events: readonly HandEvent[];
+    notice: string;
+  }): Promise<HandChange | undefined>;
   /** What an agent said about a living hand. The event is appended when the state changed. */
   report(request: {
     handId: string;

@@ -11,11 +11,12 @@ import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
 import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
 import { newSessionState } from "../../harness/session-state.ts";
 import { toolCatalogue } from "../../harness/tool-catalogue.ts";
-import { HandFileSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
+import { HandFileSchema, RepositoryOutcomeSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { ExecutionOutcome, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import * as callFailures from "../../server/hand/call-failures.ts";
 import { handLostResult } from "../../server/hand/hand-endings.ts";
 import { lostEvent, outputRefusedEvent } from "../../server/hand/hand-events.ts";
+import { repositoryErrors } from "../../server/hand/repository-events.ts";
 import * as results from "../../server/hand/results.ts";
 import { giveUpEvents, rescheduledEvent } from "../../server/harness/outcomes.ts";
 import { verdictsFor } from "../../server/harness/overdue-answers.ts";
@@ -48,6 +49,9 @@ const output = create(HandFileSchema, { path: "a" });
 const call = { executionId: "sevt_call", slot: "" };
 const open = { eventId: "sevt_call", type: "agent.tool_use", threadId: "" };
 const lost = { part: "sandbox", reason: "WORKSPACE_LOST" } as const;
+
+const outcome = (failure: string, part: string) =>
+  create(RepositoryOutcomeSchema, { url: "https://git.example/a", failure, part, message: "x" });
 
 const mcpError = { content: [], structuredContent: undefined, isError: true };
 
@@ -205,6 +209,28 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       ["server OUTPUT_REFUSED"],
     ],
     ["a lost hand", () => [lostEvent(hand, "x", lost)], ["sandbox WORKSPACE_LOST"]],
+  ],
+  "server/hand/repository-events.ts": [
+    [
+      "a repository that was not cloned",
+      () => repositoryErrors([outcome("authentication", "upstream"), outcome("not_found", "upstream")]),
+      ["upstream REPOSITORY_AUTHENTICATION", "upstream REPOSITORY_NOT_FOUND"],
+    ],
+    [
+      "one that has no such branch, that the proxy forbids, or that the hand has no git for",
+      () =>
+        repositoryErrors([
+          outcome("checkout", "upstream"),
+          outcome("forbidden", "proxy"),
+          outcome("clone", "sandbox"),
+        ]),
+      ["upstream REPOSITORY_CHECKOUT", "proxy REPOSITORY_FORBIDDEN", "sandbox REPOSITORY_CLONE"],
+    ],
+    [
+      "one of which a newer agent says what this server does not know",
+      () => repositoryErrors([outcome("moved", "moon")]),
+      ["hand_agent REPOSITORY_CLONE"],
+    ],
   ],
   "server/harness/outcomes.ts": [
     ["a session without a brain", () => [rescheduledEvent()], ["harness NO_LIVE_LEASE"]],

@@ -17,6 +17,8 @@ export const NODE_IMAGE = "tendon-test/node:1";
 /** Busybox with bash, and what its busybox may not have. */
 export const BASH_IMAGE = "tendon-test/bash:1";
 
+export const GIT_IMAGE = "tendon-test/git:1";
+
 /** Programs that tests of hands use, wherever this machine has them. */
 const PROGRAMS = [
   ...[
@@ -85,6 +87,26 @@ export async function ensureBashImage(engine: TestEngine): Promise<string> {
       await rm(join(root, "bin", name), { force: true });
       await copyProgram(root, found, `/bin/${name}`);
     }
+  });
+}
+
+/** Busybox with bash and git over HTTP. */
+export async function ensureGitImage(engine: TestEngine): Promise<string> {
+  return ensure(engine, GIT_IMAGE, async (root) => {
+    await putBusybox(root);
+    for (const [name, to] of [
+      ["bash", "/bin/bash"],
+      ["git", "/usr/bin/git"],
+    ] as const) {
+      const found = await which(name);
+      if (found === undefined) throw new Error(`this machine has no ${name}`);
+      await rm(join(root, to), { force: true });
+      await copyProgram(root, found, to);
+    }
+    const { stdout } = await run("git", ["--exec-path"]);
+    const folder = stdout.trim();
+    await copyProgram(root, join(folder, "git-remote-http"), join(folder, "git-remote-http"));
+    await symlink("/usr/bin/git", join(root, folder, "git"));
   });
 }
 

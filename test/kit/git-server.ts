@@ -9,6 +9,7 @@ import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
+import { type LfsHost, startLfsHost } from "./lfs-host.ts";
 import { createCertificates } from "./test-certificates.ts";
 
 const run = promisify(execFile);
@@ -18,6 +19,9 @@ export interface GitServer {
   readonly caFile: string;
   /** User and password that private repositories want, `user:token`. */
   login: string;
+  /** Bytes of packs and advertisements that it sent. */
+  sentBytes: number;
+  readonly lfs: LfsHost;
   /** What came, newest last. */
   readonly seen: { method: string; path: string; authorization: string | undefined }[];
   /** Makes a bare repository with one commit on `main`; the path is below `/`. */
@@ -36,31 +40,36 @@ export async function startGitServer(): Promise<GitServer> {
   const root = await mkdtemp(join(tmpdir(), "tendon-git-"));
   const env = { PATH, HOME: root, GIT_CONFIG_NOSYSTEM: "1" };
   const seen: GitServer["seen"] = [];
-  const server = createServer(
-    { cert: readFileSync(certFile), key: readFileSync(keyFile) },
-    (request, response) => {
-      const { method = "", url: path = "", headers } = request;
-      seen.push({ method, path, authorization: headers.authorization });
-      const basic = `Basic ${Buffer.from(host.login).toString("base64")}`;
-      if (path.startsWith("/moved/")) {
-        return void response.writeHead(302, { location: path.replace("/moved/", "/public/") }).end();
-      }
-      if (path.startsWith("/away/")) {
-        return void response.writeHead(302, { location: `https://other.example${path}` }).end();
-      }
-      if (path.startsWith("/private/") && headers.authorization !== basic) {
-        response.writeHead(401, { "www-authenticate": 'Basic realm="git"' }).end();
-        return;
-      }
-      backend(root, env, request, response);
-    },
-  );
+  const tls = { cert: readFileSync(certFile), key: readFileSync(keyFile) };
+  const lfs = await startLfsHost(tls);
+  const server = createServer(tls, (request, response) => {
+    const { method = "", url: path = "", headers } = request;
+    seen.push({ method, path, authorization: headers.authorization });
+    const basic = `Basic ${Buffer.from(host.login).toString("base64")}`;
+    if (path.startsWith("/moved/")) {
+      return void response.writeHead(302, { location: path.replace("/moved/", "/public/") }).end();
+    }
+    if (path.startsWith("/away/")) {
+      return void response.writeHead(302, { location: `https://other.example${path}` }).end();
+    }
+    if (path.startsWith("/private/") && headers.authorization !== basic) {
+      response.writeHead(401, { "www-authenticate": 'Basic realm="git"' }).end();
+      return;
+    }
+    if (path.startsWith("/forbidden/")) return void response.writeHead(403).end();
+    if (lfs.serve(request, response)) return;
+    backend(root, env, request, response, (bytes) => {
+      host.sentBytes += bytes;
+    });
+  });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const host: GitServer = {
     port: (server.address() as AddressInfo).port,
     caFile: certificates.caFile,
     login: "bot:token-of-the-host",
+    sentBytes: 0,
+    lfs,
     seen,
     async addRepository(path) {
       const bare = join(root, path);
@@ -78,6 +87,7 @@ export async function startGitServer(): Promise<GitServer> {
     async stop() {
       server.closeAllConnections();
       await new Promise((resolve) => server.close(resolve));
+      await lfs.stop();
       await certificates.remove();
       await rm(root, { recursive: true, force: true });
     },
@@ -91,6 +101,7 @@ function backend(
   env: Record<string, string>,
   request: IncomingMessage,
   response: ServerResponse,
+  onSent: (bytes: number) => void,
 ): void {
   const [path = "", query = ""] = (request.url ?? "").split("?");
   const { headers } = request;
@@ -128,6 +139,8 @@ function backend(
       Object.fromEntries(fields.filter(([name]) => name !== "Status")),
     );
     response.write(head.subarray(end + 4));
+    onSent(head.length - end - 4);
+    child.stdout.on("data", (bytes: Buffer) => onSent(bytes.length));
     child.stdout.pipe(response);
   });
 }

@@ -7,22 +7,26 @@ import type { Transaction } from "./transaction.ts";
 
 export interface HandLogEntry {
   readonly advance: LogAdvance;
-  /** Position of the event, or of the answer that its call had already. */
+  /** Position of the first event, or of the answer that its call had already. */
   readonly position: number;
 }
 
-/** Appends one event as the server itself, also to an archived session: what happened has happened. NOT_FOUND. */
+/** Appends as the server itself, also to an archived session: what happened has happened. At least one event. NOT_FOUND. */
 export async function appendToLog(
   transaction: Transaction,
   sessionId: string,
-  event: HandEvent,
+  ...events: readonly HandEvent[]
 ): Promise<HandLogEntry> {
   const { advance, receipts } = await appendWithin(transaction, {
     sessionId,
     authority: "server",
-    events: [
-      { id: newId("event"), type: event.type, threadId: "", payload: event.payload, internal: undefined },
-    ],
+    events: events.map(({ type, payload }) => ({
+      id: newId("event"),
+      type,
+      threadId: "",
+      payload,
+      internal: undefined,
+    })),
   });
   return { advance, position: receipts[0]!.position };
 }

@@ -94,17 +94,18 @@ export function createHandStore(pool: Pool): HandStore {
 
 function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "destroyed"> {
   return {
-    ready: (handId, stateDetail, event) =>
+    ready: ({ handId, stateDetail, events, notice }) =>
       inTransaction(pool, async (transaction) => {
         const hand = await lockHand(transaction, handId);
         if (hand?.state !== "provisioning") return undefined;
-        const advance = await tell(transaction, hand, event);
+        const advance = await tell(transaction, hand, ...events);
         return {
           hand: await write(
             transaction,
             handId,
-            "state = 'ready', ready_at = clock_timestamp(), state_detail = $2",
-            [stateDetail],
+            `state = 'ready', ready_at = clock_timestamp(), state_detail = $2,
+             notice = concat_ws(E'\\n', nullif(notice, ''), nullif($3, ''))`,
+            [stateDetail, notice],
           ),
           advance: advance?.advance,
         };
@@ -267,8 +268,8 @@ export async function lockSession(
   return session;
 }
 
-export async function tell(transaction: Transaction, hand: HandRecord, event: HandEvent) {
-  return hand.sessionId === undefined ? undefined : appendToLog(transaction, hand.sessionId, event);
+export async function tell(transaction: Transaction, hand: HandRecord, ...events: readonly HandEvent[]) {
+  return hand.sessionId === undefined ? undefined : appendToLog(transaction, hand.sessionId, ...events);
 }
 
 export async function hasOpenExecution(transaction: Transaction, hand: HandRecord): Promise<boolean> {

@@ -2,6 +2,7 @@
 import { notFound, TendonError } from "../../../kit/errors.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { OpenedHand, OpenHandRequest } from "../hands.ts";
+import { withRepositories } from "./given-repositories.ts";
 import { LIVING_HANDS } from "./hand-agents.ts";
 import { HAND_COLUMNS, type HandRow, lockSession, toHand } from "./hands.ts";
 import type { Transaction } from "./transaction.ts";
@@ -66,15 +67,23 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
 }
 
-/** A thread that works in the hands of its tree asks for its root: its own lease is looked at here (E1). */
-async function ofOwner(transaction: Transaction, request: OpenHandRequest): Promise<OpenHandRequest> {
-  const { sessionId } = request;
-  if (sessionId === undefined) return request;
-  const { rows } = await transaction.query<{ owner: string | null }>(
-    "select hands_session_id as owner from sessions where session_id = $1",
+/**
+ * As its owner asks: with what that was given for hands of the slot. A thread that works in the hands of its tree asks for
+ * its root: its own lease is looked at here (E1).
+ */
+async function ofOwner(transaction: Transaction, asked: OpenHandRequest): Promise<OpenHandRequest> {
+  const { sessionId } = asked;
+  if (sessionId === undefined) return asked;
+  const { rows } = await transaction.query<{ owner: string | null; given: string }>(
+    `select s.hands_session_id as owner, coalesce(o.resources, s.resources) as given
+     from sessions s left join sessions o on o.session_id = s.hands_session_id where s.session_id = $1`,
     [sessionId],
   );
   const owner = rows[0]?.owner ?? undefined;
+  const request = {
+    ...asked,
+    resources: withRepositories(asked.resources, rows[0]?.given ?? "[]", asked.slot),
+  };
   if (owner === undefined) return request;
   // Roots before their threads, as everybody locks them.
   await lockSession(transaction, owner, undefined);
