@@ -126,6 +126,7 @@ export class Runner {
     this.tools = new SessionTools(this.spec, assignment.slots, this.view.state);
     this.mcp = new McpServers({
       proxyUrl: assignment.proxyUrl,
+      names: this.spec?.mcpServers.map(({ name }) => name) ?? [],
       send: options.sendToProxy,
       lease,
       view: this.view,
@@ -313,6 +314,7 @@ export class Runner {
       preview: this.feed.add.bind(this.feed),
       newEventId: this.newId,
       callBegan: (eventId: string, modelName: string) => this.speculation.callBegan(eventId, modelName),
+      mcpServers: () => this.mcp.addresses(),
     };
     return this.trace.modelRequest(loop.model(turn.agent), () =>
       this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal)),

@@ -25,6 +25,7 @@ import type { FailureOrigin } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Agent } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
+import type { McpAddress } from "../mcp-relay/session-relay.ts";
 import type { ToolCatalogue } from "../tool-catalogue.ts";
 
 export interface Loop {
@@ -57,6 +58,11 @@ export interface LoopTurn {
    * be made meanwhile (H4). Never blocks; a loop that does not see calls form need not say so.
    */
   callBegan(eventId: string, modelName: string): void;
+  /**
+   * Where a program of the loop reaches the agent's MCP servers with a client of its own that needs no token: their resources,
+   * prompts and whatever else is no call of a tool, which the runner makes. Good while `held` does not abort.
+   */
+  mcpServers(): Promise<readonly McpAddress[]>;
 }
 
 export type LoopPreview =

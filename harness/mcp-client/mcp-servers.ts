@@ -4,6 +4,7 @@ import { type Clock, within } from "../../kit/clock.ts";
 import type { FailureOrigin } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Lease } from "../lease.ts";
+import { type McpAddress, SessionRelay } from "../mcp-relay/session-relay.ts";
 import { resultArrived } from "../result-arrival.ts";
 import type { OpenCall } from "../session-state.ts";
 import type { SessionView } from "../session-view.ts";
@@ -13,6 +14,8 @@ import type { SendToProxy } from "./proxy-request.ts";
 
 export interface McpServersOptions {
   readonly proxyUrl: string;
+  /** The agent's servers. */
+  readonly names: readonly string[];
   readonly send: SendToProxy;
   readonly lease: Lease;
   readonly view: SessionView;
@@ -42,9 +45,18 @@ const UNKNOWN =
 export class McpServers {
   private readonly options: McpServersOptions;
   private readonly clients = new Map<string, McpServerClient>();
+  private readonly relay: SessionRelay;
 
   constructor(options: McpServersOptions) {
     this.options = options;
+    const { proxyUrl: url, lease, send, names } = options;
+    const access = { url, sessionId: lease.sessionId, token: () => lease.sessionToken, send };
+    this.relay = new SessionRelay({ access, names, held: lease.signal });
+  }
+
+  /** For clients of a loop's program. */
+  addresses(): Promise<readonly McpAddress[]> {
+    return this.relay.addresses();
   }
 
   /** All at once; none of them holds the others up. Rejects only with the signal's reason. */

@@ -1,5 +1,6 @@
 /** One running program of the `external` loop: it is told events and asked for steps, one at a time. */
 import { type Clock, within } from "../../../kit/clock.ts";
+import type { McpAddress } from "../../mcp-relay/session-relay.ts";
 import type { KeptChild } from "../kept-children.ts";
 import type { LoopOutcome, LoopTurn } from "../loop.ts";
 import type { LoopProcess } from "../loop-process.ts";
@@ -24,6 +25,7 @@ interface RunningStep {
 
 export class ExternalChild implements KeptChild {
   private readonly process: LoopProcess;
+  private readonly mcpServers: readonly McpAddress[];
   private readonly clock: Clock;
   private readonly lines = new LineReader();
   private readonly outputEnded: Promise<void>;
@@ -32,8 +34,9 @@ export class ExternalChild implements KeptChild {
   private steps = 0;
   private broken = false;
 
-  constructor(process: LoopProcess, clock: Clock) {
+  constructor(process: LoopProcess, mcpServers: readonly McpAddress[], clock: Clock) {
     this.process = process;
+    this.mcpServers = mcpServers;
     this.clock = clock;
     const { stdout } = process;
     this.outputEnded = new Promise((resolve) => stdout.once("close", () => resolve()));
@@ -84,7 +87,7 @@ export class ExternalChild implements KeptChild {
   }
 
   private *news(turn: LoopTurn, model: string, keeper: string): Generator<string> {
-    if (this.steps === 0) yield helloLine(turn, model);
+    if (this.steps === 0) yield helloLine(turn, model, this.mcpServers);
     this.steps += 1;
     for (const event of turn.history) {
       if (event.position <= this.position) continue;

@@ -52,7 +52,8 @@ async function step(
   }
   const start = async () => {
     const whole = { name, argv: program.argv, environment: { ...environment, ...program.environment } };
-    return new ExternalChild(LoopProcess.start(whole, clock, turn.log), clock);
+    const mcpServers = await turn.mcpServers();
+    return new ExternalChild(LoopProcess.start(whole, clock, turn.log), mcpServers, clock);
   };
   const setting = { keeper: `external:${name}`, model: turn.agent.spec?.model?.id ?? "" };
   try {

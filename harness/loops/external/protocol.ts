@@ -4,6 +4,7 @@
  */
 import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { countOf, isObject, type Json, objectText, parseObject, stringOf } from "../../event-payload.ts";
+import type { McpAddress } from "../../mcp-relay/session-relay.ts";
 import type { LoopFault, LoopOutcome, LoopPreview, LoopTurn, ProposedEvent, ResponseStop } from "../loop.ts";
 
 export const PROTOCOL = 1;
@@ -58,7 +59,11 @@ export function faultOf(
 }
 
 /** The first line. */
-export function helloLine({ agent, sessionId, tools }: LoopTurn, model: string): string {
+export function helloLine(
+  { agent, sessionId, tools }: LoopTurn,
+  model: string,
+  mcpServers: readonly McpAddress[],
+): string {
   const { name, system, loopSettings } = agent.spec ?? {};
   return JSON.stringify({
     type: "hello",
@@ -77,6 +82,7 @@ export function helloLine({ agent, sessionId, tools }: LoopTurn, model: string):
       description,
       input_schema: parseObject(inputSchema),
     })),
+    mcp_servers: mcpServers,
     limits: { line_bytes: MAX_LINE_BYTES, step_bytes: MAX_STEP_BYTES, parts: MAX_PARTS },
   });
 }
