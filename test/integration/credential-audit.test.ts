@@ -11,6 +11,7 @@ import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.j
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import { CredentialValidity, VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
+import { failure } from "../kit/failure.ts";
 import { freePort } from "../kit/free-port.ts";
 import { startOauthSide } from "../kit/oauth-side.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
@@ -103,6 +104,11 @@ test("a replica without a proxy asks one of another replica, and seals to its ke
     const credentialId = (await vaults.createCredential(request)).credential!.id;
     const tried = await eventually(() => vaults.validateCredential({ credentialId }));
     expect(tried.detail).toMatch(/was not reached: ECONNREFUSED/);
+    const connect = { serverUrl: "http://127.0.0.1:3/more", redirectUri: "http://127.0.0.1:4/callback" };
+    expect(await failure(vaults.startConnect({ vaultId, ...connect }))).toMatchObject({
+      reason: "CONNECT_FAILED",
+      metadata: { step: "discovery", problem: "unreachable" },
+    });
     const moved = bearer("https://moved.example.com");
     const { credential } = await vaults.updateCredential({ credentialId, use: moved });
     expect(credential!.use!.kind.value).toMatchObject({ serverUrl: "https://moved.example.com" });
