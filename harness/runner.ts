@@ -50,6 +50,7 @@ import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { SessionTools } from "./session-tools.ts";
 import { SessionView } from "./session-view.ts";
+import { withSkillNote } from "./skill-note.ts";
 import { SpeculativeHands } from "./speculative-hands.ts";
 import { TurnTrace } from "./turn-trace.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
@@ -304,7 +305,7 @@ export class Runner {
     const { agent, resources } = assignment.session!;
     const turn = {
       sessionId: lease.sessionId,
-      agent: withRepositoryNote(withMemoryNote(agent!, resources), resources),
+      agent: withRepositoryNote(withMemoryNote(withSkillNote(agent!), resources), resources),
       tools: this.tools.catalogue,
       history: this.view.history,
       clock,

@@ -24,6 +24,7 @@ import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
 import type { SessionArea } from "./session/area.ts";
 import { createSessionArea } from "./session/area.ts";
+import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea } from "./vault/area.ts";
 
@@ -36,7 +37,7 @@ export interface AreaDeps extends AppDeps {
 
 /** Ports that point back at a later area are closures over it: called only once everything is built. */
 export function createAreas(deps: AreaDeps): Area[] {
-  const { config, store, clock, log, defaultWorkspaceId, metrics, sessionTokens } = deps;
+  const { config, store, log, metrics, sessionTokens } = deps;
   const proxy = createProxyArea({
     ...deps,
     replicas: store.replicas,
@@ -62,15 +63,15 @@ export function createAreas(deps: AreaDeps): Area[] {
     tunnels: () => tunnel.streams,
     loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
   });
-  const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
-  const file = createFileArea({ store, defaultWorkspaceId, clock, log });
+  const { memory, file, skill } = createKept(deps);
   const dispatch = announcingDispatch(() => harness.dispatch, peer.tell);
   const session = createSessionArea({
     ...deps,
     ...store,
-    agentRules: createAgentRules(store.agents),
+    agentRules: createAgentRules(store.agents, skill.ofAgents),
     memory: memory.attachments,
     files: file.attachments,
+    skills: skill.ofAgents,
     filesChanged: (sessionId) => hand.files.uploadsChanged(sessionId),
     passPreviews: peer.passPreviews,
     isAlone: peer.isAlone,
@@ -113,8 +114,17 @@ export function createAreas(deps: AreaDeps): Area[] {
     proxies: proxy.directory,
     calls: createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog }),
   });
-  const definitions = createDefinitions(deps, session, announcing(hand.control, peer.tell));
-  return [session, hand, harness, memory, file, proxy, tunnel, vault, peer, ...definitions];
+  const definitions = createDefinitions(deps, session, skill, announcing(hand.control, peer.tell));
+  return [session, hand, harness, memory, file, skill, proxy, tunnel, vault, peer, ...definitions];
+}
+
+/** What outlives sessions and is given to them. */
+function createKept({ store, defaultWorkspaceId, clock, log }: AreaDeps) {
+  return {
+    memory: createMemoryArea({ store, defaultWorkspaceId, clock, log }),
+    file: createFileArea({ store, defaultWorkspaceId, clock, log }),
+    skill: createSkillArea({ store, defaultWorkspaceId }),
+  };
 }
 
 /** A lease that is withdrawn here is so everywhere. */
@@ -133,10 +143,15 @@ function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () 
 }
 
 /** What is kept and told, and does nothing by itself. */
-function createDefinitions(deps: AreaDeps, { trees }: SessionArea, handControl: HandControl): Area[] {
+function createDefinitions(
+  deps: AreaDeps,
+  { trees }: SessionArea,
+  { ofAgents: skills }: SkillArea,
+  handControl: HandControl,
+): Area[] {
   const { store, defaultWorkspaceId } = deps;
   const admin = new AdminServiceHandler({ ...deps, trees, handControl });
-  const agent = new AgentServiceHandler({ ...store, defaultWorkspaceId });
+  const agent = new AgentServiceHandler({ ...store, skills, defaultWorkspaceId });
   const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
   return [
     { name: "admin", services: [bindService(AdminService, admin)] },

@@ -17,6 +17,7 @@ import type {
   UpdateAgentRequest,
 } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
 import { checkMembersExist } from "./members.ts";
@@ -24,6 +25,7 @@ import { checkAgentSpec } from "./rules.ts";
 
 export interface AgentDeps {
   readonly agents: AgentStore;
+  readonly skills: Pick<AgentSkills, "check">;
   readonly defaultWorkspaceId: string;
 }
 
@@ -43,6 +45,7 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     checkAgentSpec(wanted);
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
     await checkMembersExist(this.agents, wanted, workspaceId);
+    await this.deps.skills.check(wanted, workspaceId);
     const agent = await this.agents.create({
       id: newId("agent"),
       workspaceId,
@@ -77,7 +80,9 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     const wanted = spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
     const workspaceId = scopeOf(principalOf(context));
-    await checkMembersExist(this.agents, wanted, (await this.find(agentId, 0, context)).workspaceId);
+    const before = await this.find(agentId, 0, context);
+    await checkMembersExist(this.agents, wanted, before.workspaceId);
+    await this.deps.skills.check(wanted, before.workspaceId);
     const agent = await this.agents.update({ agentId, workspaceId, spec: wanted, expectedVersion });
     if (agent === undefined) throw notFound("agent", agentId);
     return { agent };

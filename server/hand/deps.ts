@@ -12,7 +12,16 @@ import type { HandTiming } from "./timing.ts";
 export interface HandDeps {
   readonly store: Pick<
     Store,
-    "handAgents" | "hands" | "executions" | "environments" | "blobs" | "files" | "sessions" | "events" | "credentials"
+    | "handAgents"
+    | "hands"
+    | "executions"
+    | "environments"
+    | "blobs"
+    | "files"
+    | "sessions"
+    | "skills"
+    | "events"
+    | "credentials"
   >;
   /** Undefined: memory stores in hands are not kept up to date. */
   readonly memory?: MemorySync | undefined;

@@ -16,6 +16,7 @@ import type { HandParking } from "./hand-parking.ts";
 import { tunnelsOf } from "./hand-tunnels.ts";
 import { repositoryErrors, repositoryNotice } from "./repository-events.ts";
 import { choosePlacement, wishOf } from "./rules.ts";
+import { skillFiles } from "./skill-files.ts";
 
 export type Provisioned =
   | { readonly kind: "ready"; readonly hand: HandRecord }
@@ -231,7 +232,7 @@ export class Provisioner implements Service {
             handId: hand.handId,
             driver: hand.driver,
             environment: environmentOf(hand),
-            resources: resourcesOf(hand),
+            resources: [...resourcesOf(hand), ...(await skillFiles(this.deps, hand))],
             sessionId: hand.sessionId ?? "",
             ownerNumber: BigInt(hand.ownerNumber),
             ...(mounts === undefined ? {} : { mounts }),

@@ -9,6 +9,7 @@ import type { BlobStore } from "../store/blobs.ts";
 import type { HandRecord } from "../store/hands.ts";
 import type { HandDeps } from "./deps.ts";
 import { resourcesOf } from "./hand-messages.ts";
+import { skillFiles } from "./skill-files.ts";
 
 type Blobs = Pick<BlobStore, "find" | "read">;
 
@@ -28,16 +29,19 @@ export async function checkStoredFiles(
 
 /** Only what a hand that this agent is to make was given. */
 export async function* readResource(
-  { store }: Pick<HandDeps, "store">,
+  deps: Pick<HandDeps, "store">,
   { handId, sha256 }: ReadResourceRequest,
   handAgentId: string,
 ): AsyncGenerator<Pick<ReadResourceResponse, "chunk">> {
+  const { store } = deps;
   const hand = await store.hands.find(handId);
-  if (!mayRead(hand, handAgentId, sha256)) throw notFound("stored file of a hand that is being made", sha256);
+  const isOwn = hand?.handAgentId === handAgentId && hand.state === "provisioning";
+  if (!isOwn || !(await isGiven(deps, hand, sha256)))
+    throw notFound("stored file of a hand that is being made", sha256);
   for await (const chunk of store.blobs.read({ workspaceId: hand.workspaceId, sha256 })) yield { chunk };
 }
 
-function mayRead(hand: HandRecord | undefined, handAgentId: string, sha256: string): hand is HandRecord {
-  if (hand?.handAgentId !== handAgentId || hand.state !== "provisioning") return false;
-  return resourcesOf(hand).some(({ kind }) => kind.case === "storedFile" && kind.value.sha256 === sha256);
+async function isGiven(deps: Pick<HandDeps, "store">, hand: HandRecord, sha256: string): Promise<boolean> {
+  const isIt = ({ kind }: HandResource) => kind.case === "storedFile" && kind.value.sha256 === sha256;
+  return resourcesOf(hand).some(isIt) || (await skillFiles(deps, hand)).some(isIt);
 }

@@ -21,6 +21,7 @@ import { PeerService } from "../../proto/gen/tendon/v1/peer_service_pb.js";
 import { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionResourceService } from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { SkillService } from "../../proto/gen/tendon/v1/skill_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { PrincipalKind } from "../ports/principal.ts";
@@ -181,6 +182,16 @@ const POLICY = new Map<string, Callers>([
     importSession: CLIENT,
     readPayload: LOG,
   }),
+  ...rows(SkillService, {
+    uploadSkill: CLIENT,
+    getSkill: CLIENT,
+    listSkills: CLIENT,
+    deleteSkill: CLIENT,
+    getSkillVersion: CLIENT,
+    listSkillVersions: CLIENT,
+    deleteSkillVersion: CLIENT,
+    downloadSkillVersion: CLIENT,
+  }),
   ...rows(ThreadService, {
     createThread: HARNESS,
     sendToThread: HARNESS,
@@ -272,6 +283,7 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   ProxyService,
   SessionResourceService,
   SessionService,
+  SkillService,
   ThreadService,
   VaultService,
 ];

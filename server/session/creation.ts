@@ -21,6 +21,7 @@ import type { AgentRules } from "../ports/agent-rules.ts";
 import type { FileAttachments } from "../ports/files.ts";
 import type { MemoryAttachments } from "../ports/memory.ts";
 import type { Principal } from "../ports/principal.ts";
+import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
@@ -37,6 +38,7 @@ export interface CreationDeps {
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
   readonly files: FileAttachments;
   readonly memory: MemoryAttachments;
+  readonly skills: Pick<AgentSkills, "resolve">;
   readonly vaults: Pick<VaultStore, "findAll">;
 }
 
@@ -49,7 +51,7 @@ export async function newSession(
 ): Promise<NewSession> {
   checkTexts(request);
   const { events } = checkEmit(principal, request.initialEvents, undefined, "initial_events");
-  const agent = await findAgent(deps, request, workspaceId);
+  const agent = await agentOf(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);
   const given = await givenResources(deps, request, workspaceId, environments);
@@ -157,6 +159,17 @@ export function checkTexts({
 
 function hashOf(request: CreateSessionRequest): Buffer {
   return contentHash(CreateSessionRequestSchema, { ...request, requestId: "" });
+}
+
+/** As the session keeps it: with the versions that its skills have now. */
+async function agentOf(
+  deps: CreationDeps,
+  request: CreateSessionRequest,
+  workspaceId: string,
+): Promise<Agent> {
+  const agent = await findAgent(deps, request, workspaceId);
+  if (agent.spec === undefined) return agent;
+  return { ...agent, spec: await deps.skills.resolve(agent.spec, workspaceId) };
 }
 
 async function findAgent(

@@ -30,6 +30,7 @@ import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
 import type { SessionResourceStore } from "./session-resources.ts";
 import type { SessionStore } from "./sessions.ts";
+import type { SkillStore } from "./skills.ts";
 import type { ThreadStore } from "./threads.ts";
 import type { VaultStore } from "./vaults.ts";
 import type { WorkspaceStore } from "./workspaces.ts";
@@ -64,6 +65,7 @@ export interface Store {
   readonly retention: RetentionStore;
   readonly sessionResources: SessionResourceStore;
   readonly sessions: SessionStore;
+  readonly skills: SkillStore;
   readonly threads: ThreadStore;
   readonly vaults: VaultStore;
   readonly workspaces: WorkspaceStore;

@@ -266,7 +266,7 @@ const ELSEWHERE: Readonly<Record<string, string>> = {
 
 /** A failure is being written: into a result, the end of a request, or an event that is one. */
 const WRITES =
-  /\bis_error: (true|isError|result\.isError)|(event|eventOf|ownEvent|Event)\(\s*(newId\(\)|id)?,?\s*"(session\.error|hand\.lost|session\.status_rescheduled)"|type: "(session\.error|hand\.lost|session\.status_rescheduled)"/;
+  /\bis_error: (true|isError|result\.isError)|(event|eventOf|ownEvent|Event)\(\s*(newId\(\)|id)?,?\s*"(session\.error|hand\.lost|hand\.output_refused|session\.status_rescheduled)"|type: "(session\.error|hand\.lost|hand\.output_refused|session\.status_rescheduled)"/;
 
 // Loops and the demo model write none: a loop proposes, and the runner appends.
 test("no other place writes failures into a log; a new one belongs into this test", () => {

@@ -1,7 +1,10 @@
 /** Files that sessions are given and leave: the built programs, process hands, and the client that applications use. */
 import { createHash } from "node:crypto";
+import { buffer } from "node:stream/consumers";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { ZipFile } from "yazl";
+import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution, textOfResult } from "../kit/execution-stream.ts";
@@ -185,5 +188,95 @@ describe("what a hand leaves in /mnt/session/outputs", () => {
     const input = JSON.stringify({ file_path: "/mnt/session/outputs/ok" });
     const request = { handId: found[0]!.id, executionId: "read", name: "read", input, reason: "a test" };
     expect(textOfResult((await collectExecution(hands.execute(request))).result!)).toContain("y");
+  });
+});
+
+describe("skills", () => {
+  const manifest = (name: string, description = "Greets people.") =>
+    `---\nname: ${name}\ndescription: >-\n  ${description}\n---\n# How\nRun run.sh.\n`;
+  const part = (path: string, text: string | Buffer) => toFile(Buffer.from(text), path);
+  const stored = async () => (await platform.client(AdminService).getWorkspaceUsage({})).storedBytes;
+
+  it("are uploaded as files or as an archive, kept in versions, and in the hands of agents that have them", async () => {
+    const skills = client.beta.skills;
+    const before = await stored();
+    const script = "#!/bin/sh\necho greetings from $(basename $PWD)\n";
+    const skill = await skills.create({
+      display_name: "Greeter",
+      files: [await part("greet/SKILL.md", manifest("greet")), await part("greet/run.sh", script)],
+    });
+    expect(skill).toMatchObject({ type: "skill", display_name: "Greeter", source: { type: "custom" } });
+    const zip = new ZipFile();
+    zip.addBuffer(Buffer.from(manifest("greet", "Greets all.")), "greet/SKILL.md");
+    zip.addBuffer(Buffer.from(script), "greet/run.sh", { mode: 0o100755 });
+    zip.end();
+    const archive = await toFile(await buffer(zip.outputStream), "greet.zip");
+    const second = await skills.versions.create(skill.id, { files: [archive] });
+    expect(second).toMatchObject({ type: "skill_version", name: "greet", description: "Greets all." });
+    expect(await skills.versions.retrieve("latest", { skill_id: skill.id })).toEqual(second);
+    const listed: string[] = [];
+    for await (const { id } of skills.versions.list(skill.id, { limit: 1 })) listed.push(id);
+    expect(listed).toEqual([second.id, skill.latest_version_id]);
+    const content = await skills.versions.download(second.id, { skill_id: skill.id });
+    const bytes = Buffer.from(await content.arrayBuffer());
+    expect(bytes.subarray(0, 4).toString("latin1")).toBe("PK\u0003\u0004");
+    const tools = [{ type: "agent_toolset_20260401" as const }];
+    const wanted = { type: "custom" as const, skill_id: skill.id };
+    const greeter = await client.beta.agents.create({ name: "g", model: "demo", tools, skills: [wanted] });
+    expect(greeter.skills).toEqual([{ ...wanted, version: "latest" }]);
+    const session = await client.beta.sessions.create({ agent: greeter.id, environment_id: environment });
+    expect(session.agent.skills).toEqual([{ ...wanted, version: second.id }]);
+    const said = await turn(session.id, "run: cd skills/greet && ./run.sh\nread: skills/greet/SKILL.md");
+    expect(said).toContain("greetings from greet");
+    expect(said).toContain("Greets all.");
+    const none = client.beta.agents.create({ name: "n", model: "demo", skills: [wanted] });
+    await expect(none).rejects.toMatchObject({ status: 400 });
+    expect(await skills.versions.delete(second.id, { skill_id: skill.id })).toMatchObject({
+      type: "skill_version_deleted",
+    });
+    expect((await skills.retrieve(skill.id)).latest_version_id).toBe(listed[1]);
+    expect(await skills.delete(skill.id)).toEqual({ id: skill.id, type: "skill_deleted" });
+    await expect(skills.retrieve(skill.id)).rejects.toMatchObject({ status: 404 });
+    expect(await stored()).toBe(before);
+    await client.beta.sessions.delete(session.id);
+  });
+
+  it("that are none are refused with the reason, and nothing of them is stored", async () => {
+    const before = await stored();
+    const wrong: [string, string][][] = [
+      [["a/other.md", "x"]],
+      [["SKILL.md", manifest("a")]],
+      [
+        ["a/SKILL.md", manifest("a")],
+        ["b/x", "x"],
+      ],
+      [["a/SKILL.md", manifest("b")]],
+      [["A/SKILL.md", manifest("A")]],
+      [["claude-a/SKILL.md", manifest("claude-a")]],
+      [["a/SKILL.md", "# no head"]],
+      [["a/SKILL.md", "---\nname: [a\n---\n"]],
+      [["a/SKILL.md", "---\nname: a\n---\n"]],
+      [["a/SKILL.md", manifest("a", "x".repeat(1025))]],
+      [
+        ["a/SKILL.md", manifest("a")],
+        ["a/../../up", "x"],
+      ],
+      [
+        ["a/SKILL.md", manifest("a")],
+        ["a/x", "x"],
+        ["a/x", "y"],
+      ],
+      [["a.zip", "no archive"]],
+    ];
+    for (const files of wrong) {
+      const parts = await Promise.all(files.map(([path, text]) => part(path, text)));
+      const created = client.beta.skills.create({ files: parts });
+      await expect(created, JSON.stringify(files)).rejects.toMatchObject({ status: 400 });
+    }
+    const large = await part("a/large", Buffer.alloc(31 * 1024 * 1024));
+    const tooLarge = client.beta.skills.create({ files: [await part("a/SKILL.md", manifest("a")), large] });
+    await expect(tooLarge).rejects.toMatchObject({ status: 413 });
+    expect((await client.beta.skills.list()).data).toEqual([]);
+    expect(await stored()).toBe(before);
   });
 });

@@ -10,7 +10,7 @@ function originOf(type: string, payload: Payload): unknown {
   if (RESULTS.has(type) || type === "span.model_request_end") {
     return payload.is_error === true ? (payload.failure ?? "nothing") : undefined;
   }
-  if (type === "hand.lost") return payload.failure ?? "nothing";
+  if (type === "hand.lost" || type === "hand.output_refused") return payload.failure ?? "nothing";
   if (type === "session.error") return payload.error ?? "nothing";
   if (type === "session.status_rescheduled") return payload.reason ?? "nothing";
   return undefined;

@@ -19,6 +19,7 @@ import { createFileAttachments } from "../../server/file/attachments.ts";
 import { createAttachments } from "../../server/memory/attachments.ts";
 import { type Principal, principalKey } from "../../server/ports/principal.ts";
 import { createSessionArea, type SessionArea } from "../../server/session/area.ts";
+import { createAgentSkills } from "../../server/skill/agent-skills.ts";
 import type { CheckpointStore } from "../../server/store/checkpoints.ts";
 import type { EventStore } from "../../server/store/events.ts";
 import { createAgentStore } from "../../server/store/postgres/agents.ts";
@@ -37,6 +38,7 @@ import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionResourceStore } from "../../server/store/postgres/session-resources.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
+import { createSkillStore } from "../../server/store/postgres/skills.ts";
 import { createThreadStore } from "../../server/store/postgres/threads.ts";
 import { createVaultStore } from "../../server/store/postgres/vaults.ts";
 
@@ -135,7 +137,7 @@ export async function startReplica(options: {
   const leases = createLeaseStore(pool);
   const released: string[] = [];
   const area = createSessionArea({
-    agentRules: createAgentRules(createAgentStore(pool)),
+    agentRules: createAgentRules(createAgentStore(pool), createAgentSkills(createSkillStore(pool))),
     events,
     sessions: createSessionStore(pool),
     logCopies: createLogCopyStore(pool),
@@ -152,6 +154,7 @@ export async function startReplica(options: {
     files: createFileAttachments(createFileStore(pool)),
     sessionResources: createSessionResourceStore(pool),
     filesChanged: async () => {},
+    skills: createAgentSkills(createSkillStore(pool)),
     vaults: createVaultStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),

@@ -19,6 +19,7 @@ const AREAS = [
   "peer",
   "proxy",
   "tunnel",
+  "skill",
 ];
 
 interface Rule {

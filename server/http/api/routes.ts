@@ -10,6 +10,7 @@ import { memoryStoreRoutes } from "./memory/memory-stores.ts";
 import { memoryVersionRoutes } from "./memory/memory-versions.ts";
 import { resourceRoutes } from "./sessions/resources.ts";
 import { sessionRoutes } from "./sessions/sessions.ts";
+import { skillRoutes } from "./skills/skills.ts";
 import { threadRoutes } from "./threads/threads.ts";
 import { credentialRoutes } from "./vaults/credentials.ts";
 import { vaultRoutes } from "./vaults/vaults.ts";
@@ -25,6 +26,7 @@ export function apiRoutes(clock: Clock): ApiRoute[] {
     ...vaultRoutes(),
     ...credentialRoutes(clock),
     ...fileRoutes(),
+    ...skillRoutes(),
     ...memoryStoreRoutes(),
     ...memoryRoutes(),
     ...memoryVersionRoutes(),

@@ -28,6 +28,7 @@ import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
 import { createSessionResourceStore } from "./session-resources.ts";
 import { createSessionStore } from "./sessions.ts";
+import { createSkillStore } from "./skills.ts";
 import { createThreadStore } from "./threads.ts";
 import { createVaultStore } from "./vaults.ts";
 import { createWorkspaceStore } from "./workspaces.ts";
@@ -67,6 +68,7 @@ export function createPostgresStore(pool: Pool): Store {
     retention: createRetentionStore(pool),
     sessionResources: createSessionResourceStore(pool),
     sessions: createSessionStore(pool),
+    skills: createSkillStore(pool),
     threads: createThreadStore(pool),
     vaults: createVaultStore(pool),
     workspaces: createWorkspaceStore(pool),

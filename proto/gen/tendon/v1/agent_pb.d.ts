@@ -162,6 +162,13 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
    * @generated from field: tendon.v1.Multiagent multiagent = 12;
    */
   multiagent?: Multiagent | undefined;
+
+  /**
+   * Skills that hands of the agent's sessions are given, at most 500, each once. They need a toolset of hands with `read`.
+   *
+   * @generated from field: repeated tendon.v1.AgentSkill skills = 13;
+   */
+  skills: AgentSkill[];
 };
 
 /**
@@ -169,6 +176,47 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
  * Use `create(AgentSpecSchema)` to create a new message.
  */
 export declare const AgentSpecSchema: GenMessage<AgentSpec>;
+
+/**
+ * A skill of an agent.
+ *
+ * @generated from message tendon.v1.AgentSkill
+ */
+export declare type AgentSkill = Message<"tendon.v1.AgentSkill"> & {
+  /**
+   * The skill.
+   *
+   * @generated from field: string skill_id = 1;
+   */
+  skillId: string;
+
+  /**
+   * Its version; empty means the newest when a session is made. A session shows which that was.
+   *
+   * @generated from field: string version_id = 2;
+   */
+  versionId: string;
+
+  /**
+   * In the agent of a session: the version's name, which is that of its directory. Empty otherwise, and not to be set.
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
+
+  /**
+   * In the agent of a session: what the version is for.
+   *
+   * @generated from field: string description = 4;
+   */
+  description: string;
+};
+
+/**
+ * Describes the message tendon.v1.AgentSkill.
+ * Use `create(AgentSkillSchema)` to create a new message.
+ */
+export declare const AgentSkillSchema: GenMessage<AgentSkill>;
 
 /**
  * Which agents an agent may call, each in a thread of its own. The bounds hold for a whole tree: those of the agent at its

@@ -67,6 +67,16 @@ export function overriddenSpec(before: AgentSpec, fields: Fields): AgentSpec {
   return spec;
 }
 
+/** What others made and sell is not here: it can be uploaded. */
+function skillOf(skill: Fields): { skillId: string; versionId: string } {
+  skill.only("type", "skill_id", "version");
+  const type = skill.word("type", ["custom", "anthropic"]);
+  if (type !== "custom")
+    throw invalidField(skill.at("type"), "must be custom: upload the skill that is meant");
+  const version = skill.text("version") ?? "";
+  return { skillId: skill.requiredText("skill_id"), versionId: version === "latest" ? "" : version };
+}
+
 function applyTools(spec: AgentSpec, fields: Fields): void {
   if (fields.has("tools")) spec.tools = create(AgentSpecSchema, { tools: toolsOf(fields) }).tools;
   if (fields.has("mcp_servers")) {
@@ -76,8 +86,10 @@ function applyTools(spec: AgentSpec, fields: Fields): void {
     });
     spec.mcpServers = create(AgentSpecSchema, { mcpServers: servers }).mcpServers;
   }
-  const skills = fields.list("skills") ?? [];
-  if (skills.length > 0) throw invalidField(fields.at("skills"), "skills are not offered by this build");
+  if (fields.has("skills")) {
+    const skills = (fields.objects("skills") ?? []).map(skillOf);
+    spec.skills = create(AgentSpecSchema, { skills }).skills;
+  }
 }
 
 function modelOf(fields: Fields, before: Pick<AgentSpec, "model">): AgentSpec["model"] {

@@ -1,6 +1,7 @@
 /** An agent as existing clients know it (pure). What they have no word for is in fields of our own, which they ignore. */
 import {
   type Agent,
+  type AgentSkill,
   type AgentSpec,
   type BrainToolset,
   type HandToolset,
@@ -42,7 +43,7 @@ function definitionJson(spec: AgentSpec) {
     model: modelJson(spec.model),
     tools: spec.tools.map(toolJson),
     mcp_servers: spec.mcpServers.map(({ name, url }) => ({ type: "url", name, url })),
-    skills: [],
+    skills: spec.skills.map(skillJson),
     multiagent: multiagentJson(spec),
     execution_identity: { type: "service_account" },
     tendon: extensionJson(spec),
@@ -150,4 +151,8 @@ function extensionJson({ loop, loopSettings, queuedMessages, onInterrupt, model 
     ...((model?.maxOutputTokens ?? 0) > 0 && { max_output_tokens: model?.maxOutputTokens }),
     ...((model?.thinkingBudgetTokens ?? 0) > 0 && { thinking_budget_tokens: model?.thinkingBudgetTokens }),
   };
+}
+
+function skillJson({ skillId, versionId }: AgentSkill) {
+  return { type: "custom", skill_id: skillId, version: versionId || "latest" };
 }

@@ -1,6 +1,4 @@
 /** `/v1/files`. */
-import { Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { invalidField, TendonError } from "../../../../kit/errors.ts";
 import {
@@ -11,6 +9,7 @@ import type { ApiAnswer, ApiCall, ApiRoute } from "../api-route.ts";
 import { route } from "../api-route.ts";
 import { limitOf, pageOf, valuesOf } from "../list-query.ts";
 import { type FormPart, readForm } from "../multipart.ts";
+import { sendBytes } from "../send-bytes.ts";
 import { fileJson } from "./file-json.ts";
 
 const MOST = 1000;
@@ -89,25 +88,13 @@ async function downloadFile({ services, params, exchange, signal }: ApiCall): Pr
   const fileId = params.file_id!;
   const { file } = await services.call(method.getFile, { fileId });
   const { filename, mimeType, sizeBytes } = file!;
-  const { request, response } = exchange;
   const content = services.stream(method.readFile, { fileId });
-  // Before the head is sent: what cannot be read is a failure, not half an answer.
-  const first = request.method === "HEAD" ? undefined : await content.next();
-  response.writeHead(200, {
+  const head = {
     "content-type": mimeType,
     "content-length": String(sizeBytes),
     "content-disposition": `attachment; filename*=UTF-8''${encodeURIComponent(nameOf(filename))}`,
-    "cache-control": "no-store",
-    "x-content-type-options": "nosniff",
-  });
-  if (first === undefined || first.done) response.end();
-  else await pipeline(Readable.from(chunksOf(first.value.chunk, content)), response, { signal });
-  return { written: true };
-}
-
-async function* chunksOf(first: Uint8Array, rest: AsyncIterable<{ chunk: Uint8Array }>) {
-  yield first;
-  for await (const { chunk } of rest) yield chunk;
+  };
+  return sendBytes(exchange, content, { head, signal });
 }
 
 /** Outputs are named by their paths. */
