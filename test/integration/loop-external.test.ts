@@ -185,6 +185,7 @@ describe("a program", () => {
         settings: { program: "echo", colour: "red" },
       },
       tools: [{ name: "bash", description: "Runs bash.", input_schema: expect.anything() }],
+      mcp_servers: [],
       limits: expect.anything(),
     });
     const events = first.told.filter(({ type }: { type: string }) => type === "event");
