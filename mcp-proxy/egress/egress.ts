@@ -13,6 +13,7 @@ import type { Credentials } from "../credentials/credentials.ts";
 import type { ConnectionHandler, SandboxConnection } from "../tunnels/sandbox-connection.ts";
 import { EgressExchange, type ExchangeScope } from "./exchange.ts";
 import type { LeafCertificates } from "./leaf-certificates.ts";
+import { LingeringStream } from "./lingering-stream.ts";
 import { EgressRefusal } from "./refusal.ts";
 import { BodyBudget } from "./request-body.ts";
 import { ConnectionVariables } from "./variables.ts";
@@ -93,7 +94,7 @@ async function accept(deps: EgressDeps, connection: SandboxConnection): Promise<
   }
   const name = host.replace(/^\[|\]$/g, "");
   const secureContext = await deps.certificates.contextFor(workspaceId, name);
-  const socket = new TLSSocket(stream, {
+  const socket = new TLSSocket(new LingeringStream(stream, deps.clock), {
     isServer: true,
     secureContext,
     ALPNProtocols: ["http/1.1"],
@@ -107,7 +108,6 @@ async function accept(deps: EgressDeps, connection: SandboxConnection): Promise<
     deps.log.debug({ sessionId, host, error: messageOf(error) }, "a sandbox's connection broke");
     socket.destroy();
   });
-  socket.once("close", () => stream.destroy());
   stream.once("close", () => socket.destroy());
   return socket;
 }
@@ -141,6 +141,7 @@ function httpServer({ clock, log }: EgressDeps, served: WeakMap<Duplex, Served>)
     ...{ requestTimeout: 0, headersTimeout: 0, keepAliveTimeout: 0 },
     insecureHTTPParser: false,
   };
+  const answered = new WeakSet<Duplex>();
   const server = createServer(options, (request: IncomingMessage, response: ServerResponse) => {
     const scope = served.get(request.socket);
     if (scope === undefined || scope.waiting >= MAX_WAITING) return void request.socket.destroy();
@@ -162,7 +163,10 @@ function httpServer({ clock, log }: EgressDeps, served: WeakMap<Duplex, Served>)
   });
   // Both come with a socket that nobody reads any more.
   server.on("clientError", (error: NodeJS.ErrnoException, socket) => {
+    // More of what could not be read; or an answer is under way, behind which nothing can be said.
+    if (answered.has(socket)) return;
     if (socket.destroyed || !socket.writable) return void socket.destroy();
+    answered.add(socket);
     const isLarge = error.code === "HPE_HEADER_OVERFLOW";
     const why = isLarge
       ? "the request's head is too large"

@@ -57,10 +57,12 @@ export class PrivateHosts {
     const { workspaceId } = session;
     const look = await this.lookup(open, workspaceId);
     const agents = await this.online(look, signal);
-    const whose = open.pool === "" ? `that has hand "${open.handId}"` : `of pool "${open.pool}"`;
-    if (agents === undefined) throw refusal("NO_HAND_AGENT", `the workspace has no hand agent ${whose}`);
-    if (agents.length > 0) return { target, agents: agents.slice(0, MAX_TRIES) };
-    throw refusal("NO_HAND_AGENT", `no hand agent ${whose} is online`);
+    if (agents !== undefined && agents.length > 0) return { target, agents: agents.slice(0, MAX_TRIES) };
+    if (open.pool === "")
+      throw refusal("NO_HAND_AGENT", `the hand agent of hand "${open.handId}" is not online`);
+    if (agents === undefined)
+      throw refusal("NO_HAND_AGENT", `the workspace has no hand agent in pool "${open.pool}"`);
+    throw refusal("NO_HAND_AGENT", `no hand agent of pool "${open.pool}" is online`);
   }
 
   /** How the agents are found that may be asked: by their pool, or as the one that has a hand of the session. */

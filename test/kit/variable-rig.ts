@@ -236,7 +236,7 @@ async function repeat(
       return void response.writeHead(302, { location: "https://evil.example/" }).end();
     case "/large": {
       response.writeHead(200, { "content-type": "application/octet-stream" });
-      for (let block = 0; block < 64; block++) {
+      for (let block = 0; block < 16; block++) {
         if (!response.write(Buffer.alloc(256 * 1024, block)))
           await new Promise((resolve) => response.once("drain", resolve));
       }
