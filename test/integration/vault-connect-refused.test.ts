@@ -160,6 +160,27 @@ describe("a connect is not begun", () => {
     expect(rig.authorization.seen).toEqual([]);
   });
 
+  test("with a client's secret that its caller has sealed for another server or client (S1), and is with the right one", async () => {
+    const vaultId = await rig.home.newVault();
+    const { workspaceId } = rig.home;
+    const sealed = async (serverUrl: string, clientId: string) => {
+      const use = { kind: { case: "oauth" as const, value: { serverUrl, clientId } } };
+      const secret = { clientSecret: "a secret of a client" };
+      const content = create(SealedContentSchema, { version: 1, workspaceId, vaultId, use, secret });
+      const value = await sealContent(rig.proxy.keys[0], content);
+      return { clientId: "mine", clientSecret: { form: { case: "sealed" as const, value } } };
+    };
+    for (const [serverUrl, clientId] of [
+      ["https://mcp.example.com/mcp", "mine"],
+      [rig.mcp.url, "yours"],
+    ]) {
+      const error = await failure(rig.begin(vaultId, await sealed(serverUrl!, clientId!)));
+      expect(error).toMatchObject({ reason: "SEAL_REFUSED", metadata: { refusal: "destination_differs" } });
+    }
+    expect(rig.authorization.seen).toEqual([]);
+    expect(await rig.begin(vaultId, await sealed(rig.mcp.url, "mine"))).toMatchObject({ clientId: "mine" });
+  });
+
   test("for what would fail in the end", async () => {
     const vaultId = await rig.home.newVault();
     await rig.home.addCredential(vaultId, bearer(rig.mcp.url), "a-token");

@@ -1774,7 +1774,8 @@ export declare const VaultService: GenService<{
    * Idempotency: each call begins another connect.
    * Fails: NOT_FOUND, VAULT_ARCHIVED, INVALID_FIELD, ALREADY_EXISTS when the vault has a credential of another kind for
    * the server, LIMIT_EXCEEDED when it has 20, CONNECT_FAILED with `step` and `problem` when the far side cannot be used,
-   * NOT_CONFIGURED while no proxy is connected, UNAVAILABLE, DEADLINE_EXCEEDED.
+   * SEAL_REFUSED when the proxy does not take a sealed secret for this server and client, NOT_CONFIGURED while no proxy is
+   * connected, UNAVAILABLE, DEADLINE_EXCEEDED.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.VaultService.StartConnect
@@ -1795,7 +1796,8 @@ export declare const VaultService: GenService<{
    * Fails: NOT_FOUND, VAULT_ARCHIVED, INVALID_FIELD, CONNECT_STATE_REFUSED for a connect that is over, was ended already
    * or belongs to another caller or vault, CONNECT_FAILED with `step` and `problem` when the authorization was refused,
    * is not the one that was asked for or gives no tokens, ALREADY_EXISTS when a credential was made meanwhile,
-   * CREDENTIAL_ARCHIVED when it was ended meanwhile, LIMIT_EXCEEDED, NOT_CONFIGURED, UNAVAILABLE, DEADLINE_EXCEEDED.
+   * CREDENTIAL_ARCHIVED when it was ended meanwhile, SEAL_REFUSED for a sealed code of another vault, LIMIT_EXCEEDED,
+   * NOT_CONFIGURED, UNAVAILABLE, DEADLINE_EXCEEDED.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.VaultService.FinishConnect
