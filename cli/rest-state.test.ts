@@ -49,3 +49,15 @@ describe("a session that makes threads", () => {
     expect(reasonAfter([["user.message"], idle("budget_reached")])).toBe("budget_reached");
   });
 });
+
+describe("a session in a self-hosted environment", () => {
+  const asks = (ids: string[], ofWorkers: string[]): [string, object] => [
+    "session.status_idle",
+    { stop_reason: { type: "requires_action", event_ids: ids }, worker_calls: ofWorkers },
+  ];
+
+  it("does not rest while only workers are waited for, and waits for a client where one has to say something", () => {
+    expect(reasonAfter([running, asks(["e9"], ["e9"])])).toBeUndefined();
+    expect(reasonAfter([running, asks(["e8", "e9"], ["e9"])])).toBe("requires_action");
+  });
+});

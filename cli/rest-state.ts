@@ -78,7 +78,7 @@ export class RestState {
     if (idle === undefined || idle === "terminated") return idle;
     if (this.interrupts.size > 0) return undefined;
     // It goes on by itself.
-    if (idle === "waiting_for_threads") return undefined;
+    if (idle === "waiting_for_threads" || idle === WAITS_FOR_WORKERS) return undefined;
     if (idle === "budget_reached") return idle;
     // Messages wait until the calls are answered.
     if (idle === "requires_action")
@@ -94,14 +94,19 @@ export class RestState {
   private rest(event: Seen): void {
     const reason = stopReasonOf(event);
     if (reason === undefined) return;
-    this.idle = reason;
     const { event_ids: ids } = objectOf(payloadOf(event).stop_reason);
     this.awaited = reason === "requires_action" && Array.isArray(ids) ? ids.map(stringOf) : [];
+    const { worker_calls: ofWorkers } = payloadOf(event);
+    const areWorkers = Array.isArray(ofWorkers) && ofWorkers.length === this.awaited.length;
+    this.idle = reason === "requires_action" && areWorkers ? WAITS_FOR_WORKERS : reason;
     if (payloadOf(event).keeps_queued === true) this.isHeld = true;
     // What waited then goes on waiting for a new message.
     if (reason === "retries_exhausted" || payloadOf(event).keeps_queued === true) this.messages.clear();
   }
 }
+
+/** Nobody but workers of a self-hosted environment is waited for. */
+const WAITS_FOR_WORKERS = "waiting_for_workers";
 
 function answeredCall(event: Seen): string {
   const payload = payloadOf(event);

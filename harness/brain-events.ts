@@ -291,13 +291,24 @@ function errorEvent(
   });
 }
 
-/** What goes on once clients have answered these calls, and the server those that wait for threads. */
+/** What goes on once clients or workers have answered these calls, and the server those that wait for threads. */
 export function awaitEvents(
-  { callIds, waitIds }: { readonly callIds: readonly string[]; readonly waitIds: readonly string[] },
+  {
+    callIds,
+    waitIds,
+    workerIds,
+  }: {
+    readonly callIds: readonly string[];
+    readonly waitIds: readonly string[];
+    readonly workerIds: readonly string[];
+  },
   state: SessionState,
   newId: NewId,
 ): EventInput[] {
-  const waits = waitIds.length === 0 ? {} : { waiting_calls: waitIds };
+  const waits = {
+    ...(waitIds.length > 0 && { waiting_calls: waitIds }),
+    ...(workerIds.length > 0 && { worker_calls: workerIds }),
+  };
   const reason =
     callIds.length > 0
       ? { type: "requires_action", event_ids: callIds }

@@ -44,6 +44,8 @@ export class CallRunner {
   private readonly brain: BrainCalls;
   /** Calls that the server answers some time. */
   private readonly pending = new Set<string>();
+  /** Calls that workers of a self-hosted environment answer. */
+  private readonly offered = new Set<string>();
 
   constructor(options: CallRunnerOptions) {
     this.options = options;
@@ -57,10 +59,12 @@ export class CallRunner {
   async run(signal: AbortSignal): Promise<void> {
     const { view } = this.options;
     this.pending.clear();
+    this.offered.clear();
+    const isLeft = ({ eventId }: OpenCall) => this.pending.has(eventId) || this.offered.has(eventId);
     const running = new Map<string, Promise<void>>();
     for (;;) {
       for (const call of view.state.openCalls.values()) {
-        if (!isRunnable(call) || running.has(call.eventId) || this.pending.has(call.eventId)) continue;
+        if (!isRunnable(call) || running.has(call.eventId) || isLeft(call)) continue;
         const settled = this.settle(call, signal).then(() => {
           running.delete(call.eventId);
         });
@@ -70,8 +74,7 @@ export class CallRunner {
       }
       if (running.size === 0) return;
       const leave = new AbortController();
-      const isNew = (call: OpenCall) =>
-        isRunnable(call) && !running.has(call.eventId) && !this.pending.has(call.eventId);
+      const isNew = (call: OpenCall) => isRunnable(call) && !running.has(call.eventId) && !isLeft(call);
       const newCall = view.until(
         () => [...view.state.openCalls.values()].some(isNew),
         AbortSignal.any([signal, leave.signal]),
@@ -85,6 +88,11 @@ export class CallRunner {
   /** Of the calls that were run, those that are open until the server answers them. */
   get waiting(): string[] {
     return [...this.pending].filter((id) => this.options.view.state.openCalls.has(id));
+  }
+
+  /** Of the calls that were run, those that are open until a worker answers them. */
+  get withWorkers(): string[] {
+    return [...this.offered].filter((id) => this.options.view.state.openCalls.has(id));
   }
 
   /** Cancels calls that may run somewhere, and waits a bounded time for the results that tell what happened. */
@@ -116,6 +124,7 @@ export class CallRunner {
       call.kind === "mcp"
         ? await trace.sentCall(call, (headers) => mcp.run(call, signal, headers))
         : await this.hands.run(call, signal);
+    if (outcome.kind === "offered") this.offered.add(call.eventId);
     if (outcome.kind === "failed") await this.refuse(call, outcome);
   }
 

@@ -23,9 +23,10 @@ export interface HandCallerOptions {
   readonly trace: TurnTrace;
 }
 
-/** `answered`: the log has the result. `failed`: there will be none; the text says why. */
+/** `answered`: the log has the result. `offered`: a worker is to run it, and its result comes by the log. `failed`: there will be none; the text says why. */
 export type CallOutcome =
   | { readonly kind: "answered" }
+  | { readonly kind: "offered" }
   | ({ readonly kind: "failed"; readonly text: string } & FailureOrigin);
 
 const RETRY = { firstMs: 50, maxMs: 2_000, resetAfterMs: 10_000 };
@@ -61,7 +62,7 @@ export class HandCaller {
     let broken = 0;
     for (;;) {
       try {
-        await this.follow(call, signal, headers);
+        if ((await this.follow(call, signal, headers)) === "offered") return { kind: "offered" };
         if (await resultArrived(this.options, call.eventId, signal)) return { kind: "answered" };
         missing += 1;
         if (missing >= MAX_MISSING_RESULTS) return failed("its result did not reach the log", RESULT_MISSING);
@@ -98,7 +99,7 @@ export class HandCaller {
     call: OpenCall,
     signal: AbortSignal,
     headers: Readonly<Record<string, string>>,
-  ): Promise<void> {
+  ): Promise<"ended" | "offered"> {
     const { hands, lease } = this.options;
     const request = {
       sessionId: lease.sessionId,
@@ -113,10 +114,12 @@ export class HandCaller {
     for await (const { kind } of hands.execute(request, { signal, headers })) {
       if (kind.case === "bound") failpoint("harness.dispatched");
       if (kind.case === "output") failpoint("harness.output");
+      if (kind.case === "offered") return "offered";
       if (kind.case !== "result") continue;
       failpoint("harness.result_received");
-      return;
+      break;
     }
+    return "ended";
   }
 }
 

@@ -99,7 +99,12 @@ describe("the next step", () => {
 
   it("is to tell clients which calls wait for them, once, and again when fewer do", () => {
     const asked = [...begun, call("ask"), call("ask"), end(2)];
-    expect(stepAfter(asked)).toEqual({ kind: "await_others", callIds: ["e5", "e6"], waitIds: [] });
+    expect(stepAfter(asked)).toEqual({
+      kind: "await_others",
+      callIds: ["e5", "e6"],
+      waitIds: [],
+      workerIds: [],
+    });
     const told = [...asked, idle("requires_action", { event_ids: ["e5", "e6"] })];
     expect(stepAfter(told)).toEqual({ kind: "rest" });
     const allowed = [...told, ["user.tool_confirmation", { tool_use_id: "e5", result: "allow" }]] as never[];
@@ -108,7 +113,29 @@ describe("the next step", () => {
       kind: "await_others",
       callIds: ["e6"],
       waitIds: [],
+      workerIds: [],
     });
+  });
+
+  it("leaves calls to the workers that they were offered to, and says which still wait when some have answered", () => {
+    const asked = [...begun, call(), call(), end(2)];
+    const ids = ["e5", "e6"];
+    const waits = { stop_reason: { type: "requires_action", event_ids: ids }, worker_calls: ids };
+    const told = [...asked, ["session.status_idle", waits]] as never[];
+    expect(stepAfter(told)).toEqual({ kind: "rest" });
+    expect(stepAfter([...told, message as never])).toEqual({ kind: "rest" });
+    const answered = [...told, ["user.tool_result", { tool_use_id: "e5" }]] as never[];
+    expect(stepAfter(answered)).toEqual({
+      kind: "await_others",
+      callIds: ["e6"],
+      waitIds: [],
+      workerIds: ["e6"],
+    });
+    expect(stepAfter([...answered, ["user.tool_result", { tool_use_id: "e6" }] as never])).toMatchObject({
+      kind: "ask",
+    });
+    // Whoever takes the session while it works asks for them again, and hears that they wait.
+    expect(stepAfter([...told, running as never])).toEqual({ kind: "run_calls" });
   });
 
   it("keeps messages queued while clients are waited for", () => {
@@ -165,7 +192,12 @@ describe("the next step", () => {
     const allowed: [string, object] = ["user.tool_confirmation", { tool_use_id: "e6", result: "allow" }];
     expect(stepAfter([...both, allowed]).kind).toBe("run_calls");
     const answered: [string, object] = ["agent.tool_result", { tool_use_id: "e6" }];
-    expect(stepAfter([...both, answered])).toEqual({ kind: "await_others", callIds: [], waitIds: ["e5"] });
+    expect(stepAfter([...both, answered])).toEqual({
+      kind: "await_others",
+      callIds: [],
+      waitIds: ["e5"],
+      workerIds: [],
+    });
     const alone = [...both, answered, waits("waiting_for_threads", ["e5"], ["e5"])] as const;
     expect(stepAfter([...alone]).kind).toBe("rest");
     expect(stepAfter([...alone, ["agent.tool_result", { tool_use_id: "e5" }]]).kind).toBe("ask");

@@ -23,6 +23,8 @@ export type NextStep =
       readonly kind: "await_others";
       readonly callIds: readonly string[];
       readonly waitIds: readonly string[];
+      /** Of `callIds`, those that wait for workers. */
+      readonly workerIds: readonly string[];
     }
   | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
   | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
@@ -49,19 +51,23 @@ export function isRunnable(call: OpenCall): boolean {
   return call.permission !== "ask" || call.confirmation !== undefined;
 }
 
-function stepWithCalls({ openCalls, status, announcedCalls, announcedWaits }: SessionState): NextStep {
+function stepWithCalls(state: SessionState): NextStep {
+  const { openCalls, status, announcedCalls, announcedWaits, announcedOffers } = state;
   const calls = [...openCalls.values()];
   // The server answers these, also while nobody holds the session.
   const isWait = ({ eventId }: OpenCall) => status === "idle" && announcedWaits.has(eventId);
   const waitIds = calls.filter(isWait).map(({ eventId }) => eventId);
   const others = calls.filter((call) => !isWait(call));
-  if (others.some(isRunnable)) return { kind: "run_calls" };
+  // Workers answer these; a brain that asked for them again would only hear that they wait.
+  const isOffered = ({ eventId }: OpenCall) => status === "idle" && announcedOffers.has(eventId);
+  if (others.some((call) => isRunnable(call) && !isOffered(call))) return { kind: "run_calls" };
   const callIds = others.map(({ eventId }) => eventId);
+  const workerIds = others.filter(isOffered).map(({ eventId }) => eventId);
   const isAnnounced =
     status === "idle" &&
     announcedCalls?.size === callIds.length &&
     callIds.every((id) => announcedCalls.has(id));
-  return isAnnounced ? { kind: "rest" } : { kind: "await_others", callIds, waitIds };
+  return isAnnounced ? { kind: "rest" } : { kind: "await_others", callIds, waitIds, workerIds };
 }
 
 function stepInTurn(state: SessionState, settings: StepSettings): NextStep {

@@ -329,10 +329,10 @@ export class Runner {
     }
     await this.untilInterrupted(this.leaving.signal, (signal) => this.callRunner.run(signal));
     const { state } = this.view;
-    const waitIds = this.callRunner.waiting;
-    if (waitIds.length === 0 || state.interrupts.length > 0) return;
+    const { waiting: waitIds, withWorkers: workerIds } = this.callRunner;
+    if (waitIds.length + workerIds.length === 0 || state.interrupts.length > 0) return;
     const callIds = [...state.openCalls.keys()].filter((id) => !waitIds.includes(id));
-    await this.writer.append(awaitEvents({ callIds, waitIds }, state, this.newId));
+    await this.writer.append(awaitEvents({ callIds, waitIds, workerIds }, state, this.newId));
   }
 
   /**

@@ -91,6 +91,8 @@ export interface SessionState {
   isHeld: boolean;
   /** Calls that the server answers when threads rest, as the newest idle event names them. */
   announcedWaits: ReadonlySet<string>;
+  /** Calls that wait for workers of a self-hosted environment, as the newest idle event names them. */
+  announcedOffers: ReadonlySet<string>;
   /** The newest idle event says that the budget is spent, and nobody has changed it or said anything since. */
   atBudget: boolean;
   refusal: Json | undefined;
@@ -130,6 +132,7 @@ export function newSessionState(): SessionState {
     exhaustedAt: 0n,
     isHeld: false,
     announcedWaits: NO_CALLS,
+    announcedOffers: NO_CALLS,
     atBudget: false,
     refusal: undefined,
     rounds: 0,
@@ -208,6 +211,7 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.status = "running";
     state.announcedCalls = undefined;
     state.announcedWaits = NO_CALLS;
+    state.announcedOffers = NO_CALLS;
     state.atBudget = false;
   },
   "session.status_rescheduled": (state) => {
@@ -343,11 +347,12 @@ function addUsage(state: SessionState, reported: unknown): void {
 
 function rest(state: SessionState, event: Event): void {
   const payload = payloadOf(event);
-  const { stop_reason: reason, waiting_calls: waits } = payload;
+  const { stop_reason: reason, waiting_calls: waits, worker_calls: offers } = payload;
   const { type, event_ids: eventIds } = isObject(reason) ? reason : {};
   state.status = "idle";
   state.announcedCalls = undefined;
   state.announcedWaits = new Set(stringsOf(waits));
+  state.announcedOffers = new Set(stringsOf(offers));
   state.atBudget = type === "budget_reached";
   // The turn goes on where it was.
   if (state.atBudget) return;

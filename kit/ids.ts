@@ -23,6 +23,7 @@ export const ID_PREFIXES = {
   apiKey: "apikey_",
   joinToken: "jointok_",
   environmentKey: "envkey_",
+  work: "work_",
   lease: "lease_",
   harness: "hrns_",
   proxy: "prxy_",

@@ -20,6 +20,7 @@ import type { Area } from "./ports/area.ts";
 import type { HandControl } from "./ports/hand-control.ts";
 import type { HarnessDispatch } from "./ports/harness-dispatch.ts";
 import type { ProxyDirectory } from "./ports/proxy-directory.ts";
+import type { SessionLog } from "./ports/session-log.ts";
 import type { SessionTokens } from "./ports/session-tokens.ts";
 import { createProxyArea } from "./proxy/area.ts";
 import type { SessionArea } from "./session/area.ts";
@@ -27,6 +28,7 @@ import { createSessionArea } from "./session/area.ts";
 import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea } from "./vault/area.ts";
+import { createWorkArea, type WorkArea } from "./work/area.ts";
 
 export interface AreaDeps extends AppDeps {
   readonly metrics: ServerMetrics;
@@ -93,9 +95,11 @@ export function createAreas(deps: AreaDeps): Area[] {
     memory: memory.sync,
     tunnels: () => tunnel.streams,
     authorities: authoritiesOf(deps, () => proxy.directory),
+    workQueue: () => work.queue,
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
   });
+  const work = createWork(deps, sessionLog);
   const harness = createHarnessArea({
     ...deps,
     ...store,
@@ -108,14 +112,9 @@ export function createAreas(deps: AreaDeps): Area[] {
   });
   showHands(metrics, hand);
   tellOfRest(session, hand);
-  const vault = createVaultArea({
-    ...deps,
-    ...store,
-    proxies: proxy.directory,
-    calls: createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog }),
-  });
+  const vault = createVault(deps, proxy.directory, sessionLog);
   const definitions = createDefinitions(deps, session, skill, announcing(hand.control, peer.tell));
-  return [session, hand, harness, memory, file, skill, proxy, tunnel, vault, peer, ...definitions];
+  return [session, hand, harness, work, memory, file, skill, proxy, tunnel, vault, peer, ...definitions];
 }
 
 /** What outlives sessions and is given to them. */
@@ -142,6 +141,24 @@ function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () 
   return servesVariables ? new SandboxAuthorities({ proxies, clock }) : undefined;
 }
 
+function createVault(deps: AreaDeps, proxies: ProxyDirectory, sessionLog: SessionLog): Area {
+  const { store } = deps;
+  const calls = createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog });
+  return createVaultArea({ ...deps, ...store, proxies, calls });
+}
+
+function createWork({ config, ...deps }: AreaDeps, sessionLog: SessionLog): WorkArea {
+  const { store } = deps;
+  const leaseTtlMs = config.TENDON_WORK_LEASE_TTL_SECONDS * 1_000;
+  return createWorkArea({
+    ...deps,
+    work: store.work,
+    environments: store.environments,
+    sessionLog,
+    leaseTtlMs,
+  });
+}
+
 /** What is kept and told, and does nothing by itself. */
 function createDefinitions(
   deps: AreaDeps,
@@ -152,7 +169,7 @@ function createDefinitions(
   const { store, defaultWorkspaceId } = deps;
   const admin = new AdminServiceHandler({ ...deps, trees, handControl });
   const agent = new AgentServiceHandler({ ...store, skills, defaultWorkspaceId });
-  const environment = new EnvironmentServiceHandler({ environments: store.environments, defaultWorkspaceId });
+  const environment = new EnvironmentServiceHandler({ ...store, defaultWorkspaceId });
   return [
     { name: "admin", services: [bindService(AdminService, admin)] },
     { name: "agent", services: [bindService(AgentService, agent)] },

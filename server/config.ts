@@ -71,6 +71,11 @@ export const serverSettings = defineSettings({
     default: 30_000,
     help: "How long a brain's lease lasts without renewal, in milliseconds, 1000 to 600000.",
   },
+  TENDON_WORK_LEASE_TTL_SECONDS: {
+    parse: integer({ min: 1, max: 3_600 }),
+    default: 90,
+    help: "How long a worker of a self-hosted environment keeps a session without a heartbeat, in seconds, 1 to 3600.",
+  },
   TENDON_PROVISION_TIMEOUT_MS: {
     parse: integer({ min: 100, max: 3_600_000 }),
     default: 60_000,

@@ -34,8 +34,12 @@ import { SessionFiles } from "./session-files.ts";
 import { Sweeper } from "./sweeper.ts";
 import { checkHandTiming, HAND_TIMING, type HandTiming } from "./timing.ts";
 import { ToolLists } from "./tool-lists.ts";
+import { WorkerOffers } from "./worker-offers.ts";
 
-export interface HandAreaOptions extends Omit<HandDeps, "timing" | "defaultDriver" | "peers" | "tunnels"> {
+export interface HandAreaOptions
+  extends Omit<HandDeps, "timing" | "defaultDriver" | "peers" | "tunnels" | "workQueue"> {
+  /** Not set: workers find calls by looking. */
+  readonly workQueue?: HandDeps["workQueue"];
   /** Not set: sandboxes reach no proxy. */
   readonly tunnels?: HandDeps["tunnels"];
   /** Not set: hand agents of other replicas are out of reach. */
@@ -68,7 +72,8 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   const timing = { ...HAND_TIMING, ...options.timing };
   checkHandTiming(timing);
   const { peers = NO_PEERS, defaultDriver = "process", tunnels = () => NO_TUNNELS } = options;
-  const deps: HandDeps = { ...options, timing, peers, tunnels, defaultDriver };
+  const workQueue = options.workQueue ?? (() => ({ queued: () => {} }));
+  const deps: HandDeps = { ...options, timing, peers, tunnels, defaultDriver, workQueue };
   const { clock, log } = deps;
   const connections = new AgentConnections();
   const links = new ReachableAgents(deps, connections);
@@ -78,7 +83,8 @@ export function createHandArea(options: HandAreaOptions): HandArea {
   const endings = new HandEndings(deps, links, conclusions);
   const parking = new HandParking(deps, { links, conclusions });
   const provisioner = new Provisioner(deps, { links, endings, conclusions, parking });
-  const executor = new Executor(deps, { links, hub, conclusions, provisioner, toolLists });
+  const offers = new WorkerOffers(deps, { provisioner, conclusions });
+  const executor = new Executor(deps, { links, hub, conclusions, provisioner, offers, toolLists });
   const feeds = new PeerFeeds(deps, { connections, agents: links, hub });
   const forPeers = new PeerAccess(deps, connections, hub);
   const reconciler = new Reconciler(deps, { endings, conclusions, provisioner });
@@ -90,6 +96,7 @@ export function createHandArea(options: HandAreaOptions): HandArea {
     copies: new Copies(deps, { links, provisioner, conclusions }),
     handOvers: new HandOvers(deps, { links, conclusions }),
     provisioner,
+    offers,
     toolLists,
   });
   const transfers = new AgentTransfers(deps);

@@ -5,6 +5,7 @@ import type { MemorySync } from "../ports/memory.ts";
 import type { Peers } from "../ports/peers.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import type { TunnelStreams } from "../ports/tunnels.ts";
+import type { WorkQueue } from "../ports/work-queue.ts";
 import type { Store } from "../store/store.ts";
 import type { SandboxAuthorities } from "./sandbox-authorities.ts";
 import type { HandTiming } from "./timing.ts";
@@ -22,10 +23,13 @@ export interface HandDeps {
     | "skills"
     | "events"
     | "credentials"
+    | "work"
   >;
   /** Undefined: memory stores in hands are not kept up to date. */
   readonly memory?: MemorySync | undefined;
   readonly log: Pick<SessionLog, "announce" | "publishPreviews">;
+  /** Told of calls that wait for workers. */
+  readonly workQueue: () => WorkQueue;
   /** The other replicas of the server. */
   readonly peers: Peers;
   readonly tunnels: () => Pick<TunnelStreams, "fromAgent">;

@@ -22,6 +22,7 @@ import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { cancelledResult, failureResult, fromStoredText, resultOfEvent } from "./results.ts";
 import type { ToolLists } from "./tool-lists.ts";
+import type { WorkerOffers } from "./worker-offers.ts";
 
 export type ExecuteMessage = MessageInitShape<typeof ExecuteResponseSchema>;
 
@@ -55,7 +56,15 @@ export type Sent =
       /** Entered before the call was sent: a fast agent may have finished by now. */
       readonly live?: LiveExecution;
     }
-  | { readonly kind: "result"; readonly result: ExecutionResult };
+  | { readonly kind: "result"; readonly result: ExecutionResult }
+  /** It waits for a worker, and its result comes by the log. */
+  | { readonly kind: "offered"; readonly workId: string };
+
+/** The hand that a call is to run in, why there is none, or what becomes of a call that no hand runs. */
+type FoundHand =
+  | { readonly hand: HandRecord }
+  | { readonly failure: ExecutionResult }
+  | { readonly elsewhere: Sent };
 
 export class Executor implements HandLinkParts {
   private readonly deps: HandDeps;
@@ -63,6 +72,7 @@ export class Executor implements HandLinkParts {
   private readonly hub: ExecutionHub;
   private readonly conclusions: Conclusions;
   readonly provisioner: Provisioner;
+  private readonly offers: WorkerOffers;
   private readonly toolLists: ToolLists;
   private readonly knownHands = new KnownHands();
   /** Calls that wait for a hand: a cancel wakes them. */
@@ -75,6 +85,7 @@ export class Executor implements HandLinkParts {
       hub: ExecutionHub;
       conclusions: Conclusions;
       provisioner: Provisioner;
+      offers: WorkerOffers;
       toolLists: ToolLists;
     },
   ) {
@@ -83,6 +94,7 @@ export class Executor implements HandLinkParts {
     this.hub = parts.hub;
     this.conclusions = parts.conclusions;
     this.provisioner = parts.provisioner;
+    this.offers = parts.offers;
     this.toolLists = parts.toolLists;
   }
 
@@ -130,6 +142,10 @@ export class Executor implements HandLinkParts {
   async *watch(sent: Sent, fromOffset: number, signal: AbortSignal): AsyncGenerator<ExecuteMessage> {
     if (sent.kind === "result") {
       yield { kind: { case: "result", value: sent.result } };
+      return;
+    }
+    if (sent.kind === "offered") {
+      yield { kind: { case: "offered", value: { workId: sent.workId } } };
       return;
     }
     yield* this.follow(sent, fromOffset, signal);
@@ -181,6 +197,7 @@ export class Executor implements HandLinkParts {
     const { call, lease } = order;
     for (let attempt = 1; ; attempt += 1) {
       const found = await abortable(this.findHand(order), signal);
+      if ("elsewhere" in found) return found.elsewhere;
       if ("failure" in found) return this.refuse(call, found.failure, lease);
       const { hand } = found;
       const known = await this.toolLists.names(hand.toolsDigest);
@@ -250,12 +267,14 @@ export class Executor implements HandLinkParts {
     if (link?.journalId === execution.journalId) link?.post(startMessage(execution));
   }
 
-  private async findHand(order: CallOrder): Promise<{ hand: HandRecord } | { failure: ExecutionResult }> {
+  private async findHand(order: CallOrder): Promise<FoundHand> {
     const { call, handId, lease } = order;
     const { hands } = this.deps.store;
     if (handId !== "") return this.namedHand(handId);
     const usable = call.sessionId === undefined ? undefined : await hands.usable(call.sessionId, call.slot);
     if (usable?.state === "ready") return { hand: usable };
+    const offer = await this.offers.offer(call, lease);
+    if (offer !== undefined) return { elsewhere: offer };
     const opened = await hands.open({
       workspaceId: call.workspaceId,
       sessionId: call.sessionId,
@@ -279,7 +298,7 @@ export class Executor implements HandLinkParts {
     return { failure: failureResult(noHand(provisioned)) };
   }
 
-  private async namedHand(handId: string): Promise<{ hand: HandRecord } | { failure: ExecutionResult }> {
+  private async namedHand(handId: string): Promise<FoundHand> {
     const hand = await this.deps.store.hands.find(handId);
     if (hand === undefined || hand.state === "released") {
       throw new TendonError("HAND_RELEASED", `hand "${handId}" was released`);
@@ -316,6 +335,8 @@ export class Executor implements HandLinkParts {
     reason: string,
     lease: LeaseClaim | undefined,
   ): Promise<"ended" | "cancelled" | "bound"> {
+    const ofWorker = await this.offers.cancel(call, lease);
+    if (ofWorker !== undefined) return ofWorker;
     const concluded = await this.conclusions.refuse(call, cancelledResult(reason), lease);
     if (concluded.kind === "bound") return "bound";
     for (const wake of this.waiting.get(call.executionKey) ?? []) {

@@ -44,7 +44,7 @@ export function createHandControl(deps: HandDeps, parts: HandControlParts): Hand
 async function chooseTools(deps: HandDeps, parts: HandControlParts, environmentId: string) {
   const environment = await deps.store.environments.find(environmentId);
   if (environment?.spec === undefined) return BUILTIN_TOOLS;
-  const wish = wishOf(environment.spec, deps.defaultDriver);
+  const wish = wishOf(environment.spec, deps.defaultDriver, environmentId);
   const agents = await deps.store.handAgents.candidates(environment.workspaceId, wish.pool);
   const digest = toolsDigestFor(wish, agents, (agent) => parts.provisioner.isReachable(agent));
   const tools = await parts.toolLists.tools(digest);

@@ -2,6 +2,7 @@
 import { isTendonError, messageOf, type Part, type Reason, TendonError } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Service } from "../../kit/lifecycle.ts";
+import type { EnvironmentSpec } from "../../proto/gen/tendon/v1/environment_pb.js";
 import type { RepositoryOutcome } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandAgentRecord } from "../store/hand-agents.ts";
 import type { HandRecord } from "../store/hands.ts";
@@ -106,12 +107,12 @@ export class Provisioner implements Service {
   private async drive(asked: HandRecord): Promise<Provisioned> {
     const { clock, store, timing } = this.deps;
     const spec = environmentOf(asked);
-    if (spec.selfHosted) {
+    if (spec.selfHosted && !(await this.isServed(asked))) {
       return this.fail(
         asked,
         "server",
         "NOT_CONFIGURED",
-        "the environment is self-hosted: its hands are not made by hand agents",
+        "the environment is self-hosted, and no online hand agent's label says that it serves it",
       );
     }
     const deadlineMs = clock.monotonicMs() + this.timeoutMs(asked);
@@ -153,6 +154,29 @@ export class Provisioner implements Service {
     }
   }
 
+  /** Whether an agent is there that may host hands of the environment, with or without room. */
+  async hasAgentFor(environment: {
+    readonly workspaceId: string;
+    readonly environmentId: string;
+    readonly spec: EnvironmentSpec;
+  }): Promise<boolean> {
+    const { store, defaultDriver } = this.deps;
+    const wish = wishOf(environment.spec, defaultDriver, environment.environmentId);
+    const agents = await store.handAgents.candidates(environment.workspaceId, wish.pool);
+    const choice = choosePlacement(wish, agents, (agent) => this.isReachable(agent));
+    return choice.kind === "place" || (choice.full ?? []).length > 0;
+  }
+
+  /** Hand agents serve the session of the hand for good, or one is there that would. */
+  private async isServed(hand: HandRecord): Promise<boolean> {
+    const { handAgentId, sessionId, slot, workspaceId, environmentId } = hand;
+    if (handAgentId !== undefined) return true;
+    if (await this.hasAgentFor({ workspaceId, environmentId, spec: environmentOf(hand) })) return true;
+    const server =
+      sessionId === undefined ? undefined : await this.deps.store.work.slotServer(sessionId, slot);
+    return server?.servedBy === "hand_agent";
+  }
+
   /** Gives a parked hand a place again, on the agent that has its files. The next call has the agent resume it. */
   private async resume(asked: HandRecord): Promise<Provisioned> {
     const { clock, store, timing } = this.deps;
@@ -178,7 +202,7 @@ export class Provisioner implements Service {
   /** Undefined when the hand has a place now, or somebody else took it first; else why there is none. */
   private async place(hand: HandRecord): Promise<string | undefined> {
     const { store, defaultDriver } = this.deps;
-    const wish = wishOf(environmentOf(hand), defaultDriver);
+    const wish = wishOf(environmentOf(hand), defaultDriver, hand.environmentId);
     const agents = await store.handAgents.candidates(hand.workspaceId, wish.pool);
     const choice = choosePlacement(wish, agents, (agent) => this.isReachable(agent));
     if (choice.kind === "wait") {

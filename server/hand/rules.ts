@@ -15,7 +15,12 @@ export interface PlacementWish {
   readonly image: string;
   /** What the hand is to be given; 0: not said. */
   readonly memoryBytes: number;
+  /** The environment, when it is self-hosted: its hand agents are those whose label says so. */
+  readonly selfHostedId?: string;
 }
+
+/** With "true" a hand agent serves all self-hosted environments of its workspace, with an environment's id that one. */
+export const SELF_HOSTED_LABEL = "self_hosted";
 
 /** An agent whose disk has less than this is given no hands: they could not even write what they are asked to. */
 const MIN_FREE_DISK_BYTES = 256 * 1024 * 1024;
@@ -30,8 +35,9 @@ export type Placement =
   /** Nowhere now; `why` is for people and models. `full`: agents that could host it but for their capacity. */
   | { readonly kind: "wait"; readonly why: string; readonly full?: readonly HandAgentRecord[] };
 
-export function wishOf(spec: EnvironmentSpec, defaultDriver: string): PlacementWish {
+export function wishOf(spec: EnvironmentSpec, defaultDriver: string, environmentId: string): PlacementWish {
   return {
+    ...(spec.selfHosted && { selfHostedId: environmentId }),
     driver: spec.driver || defaultDriver,
     pool: spec.pool,
     labels: spec.labels,
@@ -66,7 +72,14 @@ export function choosePlacement(
       : `no hand agent${where} is online`;
     return { kind: "wait", why };
   }
-  const labelled = online.filter((agent) => hasLabels(agent.labels, wish.labels));
+  const willing = online.filter((agent) => servesSelfHosted(agent, wish));
+  if (willing.length === 0) {
+    return {
+      kind: "wait",
+      why: `the environment is self-hosted, and no online hand agent's label says that it serves it`,
+    };
+  }
+  const labelled = willing.filter((agent) => hasLabels(agent.labels, wish.labels));
   if (labelled.length === 0) {
     return { kind: "wait", why: `no online hand agent${where} carries the labels ${labelText(wish.labels)}` };
   }
@@ -145,6 +158,11 @@ function hasLabels(have: Readonly<Record<string, string>>, want: Readonly<Record
   return Object.entries(want).every(([key, value]) => Object.hasOwn(have, key) && have[key] === value);
 }
 
+function servesSelfHosted({ labels }: HandAgentRecord, { selfHostedId }: PlacementWish): boolean {
+  const label = Object.hasOwn(labels, SELF_HOSTED_LABEL) ? labels[SELF_HOSTED_LABEL] : undefined;
+  return selfHostedId === undefined || label === "true" || label === selfHostedId;
+}
+
 function driverOf(agent: HandAgentRecord, name: string): DriverRecord | undefined {
   return agent.drivers.find((driver) => driver.name === name && driver.available);
 }
@@ -170,7 +188,10 @@ export function toolsDigestFor(
 ): string | undefined {
   const now = choosePlacement(wish, agents, isReachable);
   if (now.kind === "place") return now.driver.toolsDigest;
-  const fitting = agents.filter((agent) => agent.pool === wish.pool && hasLabels(agent.labels, wish.labels));
+  const fitting = agents.filter(
+    (agent) =>
+      agent.pool === wish.pool && hasLabels(agent.labels, wish.labels) && servesSelfHosted(agent, wish),
+  );
   for (const agent of fitting) {
     const driver = driverOf(agent, wish.driver);
     if (driver !== undefined) return driver.toolsDigest;

@@ -36,6 +36,7 @@ import { type Provisioner, provisionError } from "./provisioner.ts";
 import { checkSlot } from "./rules.ts";
 import { checkStoredFiles } from "./stored-resources.ts";
 import type { ToolLists } from "./tool-lists.ts";
+import type { WorkerOffers } from "./worker-offers.ts";
 
 export interface HandServiceParts {
   readonly orders: CallOrders;
@@ -44,6 +45,7 @@ export interface HandServiceParts {
   readonly copies: Copies;
   readonly handOvers: HandOvers;
   readonly provisioner: Provisioner;
+  readonly offers: WorkerOffers;
   readonly toolLists: ToolLists;
 }
 
@@ -66,6 +68,8 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     const workspaceId = await this.workspaceFor(request, principal);
     refuseNul(request.resources, "resources");
     await checkStoredFiles(this.deps.store.blobs, workspaceId, request.resources);
+    if (request.sessionId !== "" && request.environmentId === "")
+      await this.parts.offers.checkHandsServe(request.sessionId, request.slot);
     const opened = await this.deps.store.hands.open({
       workspaceId,
       sessionId: request.sessionId || undefined,

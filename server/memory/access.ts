@@ -21,6 +21,12 @@ export function callerOf(
     const session = { sessionId, epoch, leaseId: undefined };
     return { claim: { memoryStoreId, workspaceId, session }, actor: { kind: "session", id: sessionId } };
   }
+  if (principal.kind === "work_item") {
+    if (principal.isLost) throw new TendonError("ROLE_NOT_ALLOWED", "the work item is not yours any more");
+    const { sessionId } = principal;
+    const session = { sessionId, epoch: undefined, leaseId: undefined };
+    return { claim: { memoryStoreId, workspaceId, session }, actor: { kind: "session", id: sessionId } };
+  }
   if (acting !== undefined) {
     if (principal.kind !== "harness") throw invalidField("session", "is for harnesses; leave it unset");
     const { sessionId, lease } = acting;

@@ -27,6 +27,18 @@ export type Principal =
       readonly workspaceId: string;
       readonly epoch: bigint;
     }
+  /** A worker that was given an item of work, by the item's token. */
+  | {
+      readonly kind: "work_item";
+      readonly workId: string;
+      /** The item's how-manieth holder it is, or was. */
+      readonly claim: number;
+      /** Somebody else was given the item since, or may be. */
+      readonly isLost: boolean;
+      readonly sessionId: string;
+      readonly workspaceId: string;
+      readonly environmentId: string;
+    }
   /** Shows no credential; may only enrol, ask for health and read the contract. */
   | { readonly kind: "anonymous" };
 
@@ -58,6 +70,7 @@ export function actorOf(principal: Principal): string {
   if (principal.kind === "anonymous") return "anonymous";
   if (principal.kind === "hand_agent") return `hand_agent ${principal.handAgentId}`;
   if (principal.kind === "session") return `session ${principal.sessionId}`;
+  if (principal.kind === "work_item") return `work_item ${principal.workId}`;
   return `${principal.kind} ${principal.keyId}`;
 }
 
@@ -68,3 +81,7 @@ export function workspaceOf(principal: Principal, defaultWorkspaceId: string): s
   }
   return principal.workspaceId ?? defaultWorkspaceId;
 }
+
+/** What keys of environments, and tokens of items of work, begin with. */
+export const ENVIRONMENT_KEY_PREFIX = "tk_environment_";
+export const WORK_TOKEN_PREFIX = "tk_work_";

@@ -15,6 +15,7 @@ import { verifyToken } from "../../kit/sign/token.ts";
 import { type Principal, principalKey } from "../ports/principal.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { ApiKeyStore, KeyIdentity } from "../store/api-keys.ts";
+import type { EnvironmentKeyIdentity, EnvironmentKeyStore } from "../store/environment-keys.ts";
 import type { IdentityStore } from "../store/identities.ts";
 import { type Credential, credentialOf } from "./credential.ts";
 import { isOpen } from "./policy.ts";
@@ -23,6 +24,7 @@ export interface AuthenticateDeps {
   readonly apiKeys: Pick<ApiKeyStore, "findByHash" | "touch">;
   readonly identities: Pick<IdentityStore, "findHandAgent">;
   readonly sessionTokens: Pick<SessionTokens, "verify">;
+  readonly environmentKeys: Pick<EnvironmentKeyStore, "findByHash" | "findWorkToken" | "touch">;
   readonly clock: Clock;
   readonly log: Logger;
   /** How often the credential of an open stream is looked at again. */
@@ -56,6 +58,8 @@ export class Authenticator {
   /** By hash; the oldest goes first. Keys that were refused are not kept: guesses cannot fill it. */
   private readonly cache = new Map<string, CachedKey>();
   private readonly tokens = new Map<string, CachedToken>();
+  /** In which minute the use of an environment's key was noted. */
+  private readonly touched = new Map<string, number>();
   /** What was read before something was forgotten is not kept. */
   private forgotten = 0;
 
@@ -74,13 +78,17 @@ export class Authenticator {
         return this.handAgent(credential.token, credential.subject);
       case "session":
         return { kind: "session", ...(await this.deps.sessionTokens.verify(credential.token)) };
+      case "environment_key":
+        return this.worker(credential.secret);
+      case "work_token":
+        return this.workItem(credential.secret);
     }
   }
 
   /** Whether the holder still may: tokens run out without ending a stream, revocation ends it. */
   async recheck(credential: Credential): Promise<void> {
-    if (credential.kind === "api_key") await this.identify(credential);
-    else if (credential.kind === "hand_agent") await this.livingAgent(credential.subject);
+    if (credential.kind === "hand_agent") await this.livingAgent(credential.subject);
+    else if (credential.kind !== "session") await this.identify(credential);
   }
 
   /** Asks the database about this key or hand agent at its next use; without an id, about all. For what was revoked here. */
@@ -112,6 +120,37 @@ export class Authenticator {
         .catch((error: unknown) => log.debug({ error: messageOf(error) }, "a key's use was not noted"));
     }
     return identity;
+  }
+
+  /** Asked for at every call: whoever is revoked is so with the next one, on every replica. */
+  private async worker(secret: string): Promise<Principal> {
+    const { environmentKeys, log } = this.deps;
+    const identity = await environmentKeys.findByHash(Buffer.from(hashSecret(secret), "hex"));
+    if (identity === undefined)
+      throw new TendonError("UNAUTHENTICATED", "the environment key is not known here");
+    const { environmentKeyId: keyId, environmentId, workspaceId } = checkedWorker(identity);
+    const minute = Math.floor(this.deps.clock.nowMs() / MINUTE_MS);
+    if (this.touched.get(keyId) !== minute) {
+      if (this.touched.size >= MAX_CACHED_KEYS) this.touched.clear();
+      this.touched.set(keyId, minute);
+      environmentKeys
+        .touch(keyId)
+        .catch((error: unknown) => log.debug({ error: messageOf(error) }, "a key's use was not noted"));
+    }
+    return { kind: "worker", keyId, environmentId, workspaceId };
+  }
+
+  private async workItem(token: string): Promise<Principal> {
+    const identity = await this.deps.environmentKeys.findWorkToken(Buffer.from(hashSecret(token), "hex"));
+    if (identity === undefined)
+      throw new TendonError("UNAUTHENTICATED", "the token is of no work item that is remembered here");
+    const {
+      environmentKeyId: _,
+      isRevoked: _revoked,
+      isExpired: _expired,
+      ...item
+    } = checkedWorker(identity);
+    return { kind: "work_item", ...item };
   }
 
   private async handAgent(token: string, subject: string): Promise<Principal> {
@@ -174,6 +213,13 @@ function principalOfKey(key: KeyIdentity, nowMs: number): Principal {
   if (workspaceId === undefined)
     throw new TendonError("UNAUTHENTICATED", "the API key belongs to no workspace");
   return { kind: "client", keyId, workspaceId };
+}
+
+function checkedWorker<I extends EnvironmentKeyIdentity>(identity: I): I {
+  const facts = { environment_key_id: identity.environmentKeyId };
+  if (identity.isRevoked) throw new TendonError("UNAUTHENTICATED", "the environment key was revoked", facts);
+  if (identity.isExpired) throw new TendonError("KEY_EXPIRED", "the environment key has expired", facts);
+  return identity;
 }
 
 const stopWatchingKey = createContextKey<() => void>("stop watching the credential");

@@ -1,13 +1,18 @@
 /** Reads the credential that a call shows. */
 import { TendonError } from "../../kit/errors.ts";
 import type { RequestHeaders } from "../../kit/rpc/context.ts";
+import { ENVIRONMENT_KEY_PREFIX, WORK_TOKEN_PREFIX } from "../ports/principal.ts";
 
 export type Credential =
   | { readonly kind: "none" }
   | { readonly kind: "api_key"; readonly secret: string }
   /** Signed by a hand agent; `subject` is what it claims. */
   | { readonly kind: "hand_agent"; readonly token: string; readonly subject: string }
-  | { readonly kind: "session"; readonly token: string };
+  | { readonly kind: "session"; readonly token: string }
+  /** A worker's. */
+  | { readonly kind: "environment_key"; readonly secret: string }
+  /** Of an item of work. */
+  | { readonly kind: "work_token"; readonly secret: string };
 
 const MAX_CREDENTIAL_CHARS = 8 * 1024;
 
@@ -17,6 +22,8 @@ export function credentialOf(headers: RequestHeaders): Credential {
   if (text === undefined || text === "") return { kind: "none" };
   if (text.length > MAX_CREDENTIAL_CHARS)
     throw new TendonError("UNAUTHENTICATED", "the credential is too long");
+  if (text.startsWith(ENVIRONMENT_KEY_PREFIX)) return { kind: "environment_key", secret: text };
+  if (text.startsWith(WORK_TOKEN_PREFIX)) return { kind: "work_token", secret: text };
   const subject = subjectOf(text);
   if (subject === undefined) return { kind: "api_key", secret: text };
   if (subject.startsWith("hagt_")) return { kind: "hand_agent", token: text, subject };

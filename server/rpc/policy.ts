@@ -24,6 +24,7 @@ import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js"
 import { SkillService } from "../../proto/gen/tendon/v1/skill_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import { WorkService } from "../../proto/gen/tendon/v1/work_service_pb.js";
 import type { PrincipalKind } from "../ports/principal.ts";
 
 /** The columns of the table. */
@@ -35,6 +36,7 @@ export const PRINCIPAL_KINDS = [
   "hand_agent",
   "worker",
   "session",
+  "work_item",
   "peer",
   "anonymous",
 ] as const satisfies readonly PrincipalKind[];
@@ -46,8 +48,11 @@ const ANYONE: Callers = PRINCIPAL_KINDS;
 const ADMIN: Callers = ["admin"];
 const CLIENT: Callers = ["client", "admin"];
 const BRAIN: Callers = ["client", "admin", "harness"];
-const LOG: Callers = ["client", "admin", "harness", "worker", "session"];
-const MEMORY: Callers = ["client", "admin", "harness", "session"];
+const LOG: Callers = ["client", "admin", "harness", "worker", "session", "work_item"];
+const MEMORY: Callers = ["client", "admin", "harness", "session", "work_item"];
+const MEMORY_HISTORY: Callers = ["client", "admin", "harness", "session"];
+const WORKER: Callers = ["worker"];
+const HOLDER: Callers = ["worker", "work_item"];
 const HARNESS: Callers = ["harness"];
 const PROXY: Callers = ["proxy"];
 const HAND_AGENT: Callers = ["hand_agent"];
@@ -97,6 +102,9 @@ const POLICY = new Map<string, Callers>([
     updateEnvironment: CLIENT,
     archiveEnvironment: CLIENT,
     deleteEnvironment: CLIENT,
+    createEnvironmentKey: CLIENT,
+    listEnvironmentKeys: CLIENT,
+    revokeEnvironmentKey: CLIENT,
   }),
   ...rows(FileService, {
     uploadFile: CLIENT,
@@ -144,8 +152,8 @@ const POLICY = new Map<string, Callers>([
     listMemories: MEMORY,
     updateMemory: MEMORY,
     deleteMemory: MEMORY,
-    getMemoryVersion: MEMORY,
-    listMemoryVersions: MEMORY,
+    getMemoryVersion: MEMORY_HISTORY,
+    listMemoryVersions: MEMORY_HISTORY,
     redactMemoryVersion: CLIENT,
   }),
   ...rows(PeerService, {
@@ -167,7 +175,7 @@ const POLICY = new Map<string, Callers>([
   }),
   ...rows(SessionService, {
     createSession: CLIENT,
-    getSession: BRAIN,
+    getSession: ["client", "admin", "harness", "worker", "work_item"],
     listSessions: CLIENT,
     updateSession: CLIENT,
     archiveSession: CLIENT,
@@ -187,10 +195,10 @@ const POLICY = new Map<string, Callers>([
     getSkill: CLIENT,
     listSkills: CLIENT,
     deleteSkill: CLIENT,
-    getSkillVersion: CLIENT,
+    getSkillVersion: [...CLIENT, "work_item"],
     listSkillVersions: CLIENT,
     deleteSkillVersion: CLIENT,
-    downloadSkillVersion: CLIENT,
+    downloadSkillVersion: [...CLIENT, "work_item"],
   }),
   ...rows(ThreadService, {
     createThread: HARNESS,
@@ -217,6 +225,16 @@ const POLICY = new Map<string, Callers>([
     startConnect: CLIENT,
     finishConnect: CLIENT,
     getSealingKey: CLIENT,
+  }),
+  ...rows(WorkService, {
+    pollWork: WORKER,
+    ackWork: HOLDER,
+    heartbeatWork: HOLDER,
+    stopWork: [...CLIENT, ...HOLDER],
+    getWork: CLIENT,
+    updateWork: CLIENT,
+    listWork: WORKER,
+    getWorkStats: [...CLIENT, ...WORKER],
   }),
   ...rows(Health, { check: ANYONE, watch: ANYONE }),
   // Reflection tells nothing but the public contract.
@@ -286,4 +304,5 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   SkillService,
   ThreadService,
   VaultService,
+  WorkService,
 ];

@@ -12,14 +12,21 @@ export interface ClientAppendDeps {
 /** Others may append between reading and appending; a log that never rests for so long has its calls decided by its brain. */
 const MAX_TRIES = 20;
 
-/** As EventStore.append; also CALL_ALREADY_ANSWERED for confirmations that come too late, INVALID_FIELD for those of other calls. */
-export async function appendClientEvents(deps: ClientAppendDeps, request: AppendRequest): Promise<Appended> {
+/**
+ * As EventStore.append; with `isWorker` an answer that comes too late gets the receipt of the one that stands. Also CALL_ALREADY_ANSWERED for confirmations that come too late, INVALID_FIELD for those of
+ * other calls.
+ */
+export async function appendClientEvents(
+  deps: ClientAppendDeps,
+  request: AppendRequest,
+  isWorker = false,
+): Promise<Appended> {
   const callIds = spokenOf(request.events);
   if (callIds.length === 0) return deps.events.append(request);
   for (let tries = 1; ; tries++) {
     const { head, calls } = await deps.clientCalls.find(request.sessionId, callIds);
     if (calls.length === 0) return deps.events.append(request);
-    const repeats = repeatsOf(request.events, calls);
+    const repeats = repeatsOf(request.events, calls, isWorker);
     const events = request.events.filter((_, at) => repeats[at] === undefined);
     const isBound = request.expectedPosition !== undefined || tries >= MAX_TRIES;
     const expectedPosition = isBound ? request.expectedPosition : BigInt(head);

@@ -16,12 +16,14 @@ export function spokenOf(events: readonly NewEvent[]): string[] {
 }
 
 /**
- * For each event the answer that already says the same, or undefined for those that are to be appended. Throws
+ * For each event the answer that already says the same, or for a worker's result any that stands; undefined for those that
+ * are to be appended. Throws
  * CALL_ALREADY_ANSWERED and INVALID_FIELD with the event's path.
  */
 export function repeatsOf(
   events: readonly NewEvent[],
   calls: readonly ClientCall[],
+  isWorker = false,
 ): (CallAnswer | undefined)[] {
   const byId = new Map(calls.map((call) => [call.eventId, call]));
   const confirmed = new Map<string, number>();
@@ -30,7 +32,7 @@ export function repeatsOf(
     const call = callId === undefined ? undefined : byId.get(callId);
     // A call that is not there is refused by the append, as any answer to it.
     if (call === undefined) return undefined;
-    if (event.type !== CONFIRMATION) return repeatOfResult(event, call, at);
+    if (event.type !== CONFIRMATION) return repeatOfResult(event, call, at, isWorker);
     const earlier = confirmed.get(call.eventId);
     if (earlier !== undefined)
       throw invalidField(`events[${at}].payload.tool_use_id`, `events[${earlier}] confirms the same call`);
@@ -46,7 +48,12 @@ function callOf({ type, payload }: NewEvent): string | undefined {
   return typeof id === "string" ? id : undefined;
 }
 
-function repeatOfResult(event: NewEvent, call: ClientCall, at: number): CallAnswer | undefined {
+function repeatOfResult(
+  event: NewEvent,
+  call: ClientCall,
+  at: number,
+  isWorker: boolean,
+): CallAnswer | undefined {
   const isCustom = event.type === "user.custom_tool_result";
   if (isCustom !== (call.type === "agent.custom_tool_use")) {
     const path = `events[${at}].payload.${ANSWER_FIELDS[event.type]}`;
@@ -59,6 +66,8 @@ function repeatOfResult(event: NewEvent, call: ClientCall, at: number): CallAnsw
   }
   const { result } = call;
   if (result === undefined || result.eventId === event.id) return undefined;
+  // Workers repeat what is refused: theirs changes nothing any more, and they are told what stands.
+  if (isWorker) return result;
   // With another content the append says that there is one.
   return saysTheSame(result, event, ["content", "is_error"]) ? result : undefined;
 }

@@ -26,7 +26,8 @@ export function checkMaySee(principal: Principal, sessionId: string, place: Sess
 
 function sees(principal: Principal, sessionId: string, place: SessionPlace): boolean {
   if (!maySee(principal, place.workspaceId)) return false;
-  if (principal.kind === "session") return principal.sessionId === sessionId;
+  if (principal.kind === "session" || principal.kind === "work_item")
+    return principal.sessionId === sessionId;
   if (principal.kind === "worker") {
     const environments = [place.environmentId, ...Object.values(place.slotEnvironmentIds)];
     return environments.includes(principal.environmentId);
@@ -97,7 +98,7 @@ function checkType(principal: Principal, authority: Authority, type: string, pat
     if (BRAIN_PREFIXES.has(prefix)) return;
     throw typeNotAllowed(path, type, "a harness appends what brains say");
   }
-  if (principal.kind === "worker" || principal.kind === "session") {
+  if (principal.kind === "worker" || principal.kind === "session" || principal.kind === "work_item") {
     if (WORKER_TYPES.has(type)) return;
     throw typeNotAllowed(
       path,

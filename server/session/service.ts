@@ -1,4 +1,5 @@
 /** SessionService: parse → decide → store → answer. */
+import { create } from "@bufbuild/protobuf";
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
@@ -10,6 +11,7 @@ import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
 import { formatTraceParent, traceOf } from "../../kit/trace.ts";
+import { EventSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type {
   ArchiveSessionRequest,
   CreateSessionRequest,
@@ -42,6 +44,7 @@ import type { Cursor } from "../store/page.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
 import type { ThreadStore } from "../store/threads.ts";
+import type { WorkStore } from "../store/work.ts";
 import { appendClientEvents } from "./append-client-events.ts";
 import { checkBudget } from "./budget-check.ts";
 import { ByteBudget } from "./byte-budget.ts";
@@ -61,6 +64,7 @@ import type { TreeEndings } from "./tree-endings.ts";
 import type { TreeRelay } from "./tree-relay.ts";
 import { checkVaults } from "./vault-check.ts";
 import { startOf, watchLog } from "./watch.ts";
+import { isWorker, shownToWorker, type WorkerPrincipal } from "./worker-view.ts";
 
 export interface SessionServiceDeps extends CreationDeps {
   readonly events: EventStore;
@@ -70,6 +74,7 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly clientCalls: ClientCallStore;
   readonly budgets: BudgetStore;
   readonly threads: ThreadStore;
+  readonly work: Pick<WorkStore, "show">;
   readonly endings: TreeEndings;
   readonly relay: () => Pick<TreeRelay, "relay">;
   /** What this replica signs checkpoints with. */
@@ -235,7 +240,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     };
     const appended =
       authority === "client"
-        ? await appendClientEvents(this.deps, append)
+        ? await appendClientEvents(this.deps, append, isWorker(principalOf(context)))
         : await this.deps.events.append(append);
     announceAppended(this.deps.hub, sessionId, appended, lease?.leaseId);
     // Not waited for: the client's word is in the log, and what is lost here is found within a second.
@@ -259,8 +264,10 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       inlineLimitBytes: request.inlineLimitBytes || MAX_INLINE_BYTES,
       withInternal: lease !== undefined,
     });
+    const events = slice.events.map((event) => toEventMessage(event, lease !== undefined));
+    const principal = principalOf(context);
     return {
-      events: slice.events.map((event) => toEventMessage(event, lease !== undefined)),
+      events: isWorker(principal) ? await shownToWorker(this.deps, principal, sessionId, events) : events,
       head: headOf(standing.head, slice.events),
       hasMore: slice.hasMore,
     };
@@ -280,9 +287,27 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       if (standing!.archived) watcher.end("archived");
       const inlineLimitBytes = request.inlineLimitBytes || MAX_INLINE_BYTES;
       const { signal } = context;
-      yield* watchLog(this.deps, { watcher, afterPosition: start, types, inlineLimitBytes, signal });
+      const watched = watchLog(this.deps, { watcher, afterPosition: start, types, inlineLimitBytes, signal });
+      const principal = principalOf(context);
+      yield* isWorker(principal) ? this.seenBy(principal, sessionId, watched) : watched;
     } finally {
       hub.unwatch(watcher);
+    }
+  }
+
+  private async *seenBy(
+    worker: WorkerPrincipal,
+    sessionId: string,
+    watched: ReturnType<typeof watchLog>,
+  ): ReturnType<typeof watchLog> {
+    for await (const message of watched) {
+      if (message.kind?.case !== "event") {
+        yield message;
+        continue;
+      }
+      const event = create(EventSchema, message.kind.value);
+      const [shown] = await shownToWorker(this.deps, worker, sessionId, [event]);
+      if (shown !== undefined) yield { kind: { case: "event", value: shown } };
     }
   }
 

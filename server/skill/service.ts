@@ -1,10 +1,12 @@
 /** SkillService. */
+import { fromJsonString } from "@bufbuild/protobuf";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { Skill, SkillVersion } from "../../proto/gen/tendon/v1/skill_pb.js";
 import type {
   DeleteSkillRequest,
@@ -30,7 +32,7 @@ import {
 } from "./rules.ts";
 
 export interface SkillServiceDeps {
-  readonly store: Pick<Store, "skills" | "blobs">;
+  readonly store: Pick<Store, "skills" | "blobs" | "sessions">;
   readonly defaultWorkspaceId: string;
 }
 
@@ -139,8 +141,18 @@ export class SkillServiceHandler implements ServiceImplementation<typeof SkillSe
 
   private async find(skillId: string, principal: Principal): Promise<Skill> {
     const skill = skillId.includes("\0") ? undefined : await this.deps.store.skills.find(skillId);
-    if (skill === undefined || !maySee(principal, skill.workspaceId)) throw notFound("skill", skillId);
+    const isVisible = skill !== undefined && maySee(principal, skill.workspaceId);
+    if (!isVisible || !(await this.isGiven(skillId, principal))) throw notFound("skill", skillId);
     return skill;
+  }
+
+  /** A worker sees the skills of the agent whose session it was given, for as long as it has that. */
+  private async isGiven(skillId: string, principal: Principal): Promise<boolean> {
+    if (principal.kind !== "work_item") return true;
+    const session = principal.isLost ? undefined : await this.deps.store.sessions.find(principal.sessionId);
+    if (session === undefined) return false;
+    const { spec } = fromJsonString(AgentSchema, session.agent, { ignoreUnknownFields: true });
+    return spec?.skills.some((given) => given.skillId === skillId) ?? false;
   }
 
   private async version({ id }: Skill, versionId: string): Promise<SkillVersion> {

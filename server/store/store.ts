@@ -11,6 +11,7 @@ import type { BudgetStore } from "./budgets.ts";
 import type { CheckpointStore } from "./checkpoints.ts";
 import type { ClientCallStore } from "./client-calls.ts";
 import type { CredentialStore } from "./credentials.ts";
+import type { EnvironmentKeyStore } from "./environment-keys.ts";
 import type { EnvironmentStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
 import type { ExecutionStore } from "./executions.ts";
@@ -33,6 +34,7 @@ import type { SessionStore } from "./sessions.ts";
 import type { SkillStore } from "./skills.ts";
 import type { ThreadStore } from "./threads.ts";
 import type { VaultStore } from "./vaults.ts";
+import type { WorkStore } from "./work.ts";
 import type { WorkspaceStore } from "./workspaces.ts";
 
 export interface Store {
@@ -46,6 +48,7 @@ export interface Store {
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
   readonly credentials: CredentialStore;
+  readonly environmentKeys: EnvironmentKeyStore;
   readonly environments: EnvironmentStore;
   readonly events: EventStore;
   readonly executions: ExecutionStore;
@@ -68,5 +71,6 @@ export interface Store {
   readonly skills: SkillStore;
   readonly threads: ThreadStore;
   readonly vaults: VaultStore;
+  readonly work: WorkStore;
   readonly workspaces: WorkspaceStore;
 }

@@ -23,6 +23,8 @@ import { verdictsFor } from "../../server/harness/overdue-answers.ts";
 import { mcpResultEvent } from "../../server/mcp/results.ts";
 import type { HandRecord } from "../../server/store/hands.ts";
 import { endedCall } from "../../server/store/open-calls.ts";
+import { endedWorkerCall } from "../../server/store/worker-calls.ts";
+import { LOST } from "../../server/work/rules.ts";
 import { failuresOf } from "../kit/failures.ts";
 import { sourceFiles } from "../tidy/source-tree.ts";
 
@@ -247,6 +249,13 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       "a call of an MCP server that the proxy answered",
       () => [mcpResultEvent("sevt_c", mcpError, { part: "proxy", reason: "OUTCOME_UNKNOWN" })],
       ["proxy OUTCOME_UNKNOWN"],
+    ],
+  ],
+  "server/store/worker-calls.ts": [
+    [
+      "a call whose worker was lost",
+      () => [endedWorkerCall({ callId: "sevt_call", threadId: "" }, LOST)],
+      ["client WORKER_LOST"],
     ],
   ],
   "server/store/open-calls.ts": [

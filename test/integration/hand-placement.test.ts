@@ -5,7 +5,7 @@ import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.j
 import { BUILTIN_TOOLS } from "../../server/hand/builtin-tools.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution as collect, gate, textOfResult as textOf } from "../kit/execution-stream.ts";
-import type { HandRig } from "../kit/hand-rig.ts";
+import type { HandRig, RigSession } from "../kit/hand-rig.ts";
 import { runningCall } from "../kit/running-call.ts";
 import { DEFAULT_TOOLS, textResult } from "../kit/scripted-hand-agent.ts";
 import { useHandRig } from "../kit/use-hand-rig.ts";
@@ -46,6 +46,44 @@ describe("placement", () => {
     await fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/);
     expect((await where({})).hand?.handAgentId).toBe(plain.handAgentId);
     await fails({}, /full/);
+  });
+
+  test("a self-hosted environment is served by a hand agent whose label says so, else by workers: for each session by who was first, for good", async () => {
+    const environmentId = await rig.environment({ selfHosted: true });
+    const other = await rig.environment({ selfHosted: true });
+    // As the one that everybody has.
+    const plain = await rig.agent({ name: "plain" });
+    await plain.connect();
+    const call = async (session: RigSession) => {
+      const kinds: (string | undefined)[] = [];
+      for await (const { kind } of rig.client.execute(await session.toolUse("bash", { command: "x" })))
+        kinds.push(kind.case);
+      return kinds.filter((kind) => kind !== "output");
+    };
+    const early = await rig.session(environmentId);
+    expect(await call(early)).toEqual(["offered"]);
+    const willing = await rig.agent({
+      name: "willing",
+      greeting: { labels: { self_hosted: environmentId } },
+    });
+    await willing.connect();
+    expect(await call(early)).toEqual(["offered"]);
+    const late = await rig.session(environmentId);
+    expect(await call(late)).toEqual(["bound", "result"]);
+    expect(await call(await rig.session(other))).toEqual(["offered"]);
+    const everywhere = await rig.agent({ name: "everywhere", greeting: { labels: { self_hosted: "true" } } });
+    await everywhere.connect();
+    expect(await call(await rig.session(other))).toEqual(["bound", "result"]);
+    const states = await rig.pool.query("select session_id from work_items order by created_at");
+    expect(states.rowCount).toBe(2);
+    // Nobody makes a hand ahead of a call that workers will run.
+    const ahead = {
+      requestId: "ahead",
+      sessionId: early.id,
+      speculative: true,
+      lease: (await early.toolUse("bash", {})).lease,
+    };
+    await expect(rig.client.provision(ahead)).rejects.toMatchObject({ reason: "NOT_CONFIGURED" });
   });
 
   test("a request that failed may be made again under its id", async () => {

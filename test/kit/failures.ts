@@ -3,7 +3,12 @@ import { PARTS } from "../../kit/errors.ts";
 
 type Payload = Record<string, unknown>;
 
-const RESULTS = new Set(["agent.tool_result", "agent.mcp_tool_result", "user.custom_tool_result"]);
+const RESULTS = new Set([
+  "agent.tool_result",
+  "agent.mcp_tool_result",
+  "user.custom_tool_result",
+  "user.tool_result",
+]);
 
 /** What an event says of its failure; undefined when it tells of none. */
 function originOf(type: string, payload: Payload): unknown {
@@ -17,8 +22,11 @@ function originOf(type: string, payload: Payload): unknown {
 }
 
 /** What a client's own results say is theirs to say. */
-const isClients = ({ type, payload }: { type: string; payload: string }) =>
-  type === "user.custom_tool_result" && (JSON.parse(payload) as Payload).timed_out !== true;
+const isClients = ({ type, payload }: { type: string; payload: string }) => {
+  const { timed_out: isLate, failure } = JSON.parse(payload || "{}") as Payload;
+  if (type === "user.tool_result") return failure === undefined;
+  return type === "user.custom_tool_result" && isLate !== true;
+};
 
 export function failuresOf(events: readonly { type: string; payload: string }[]): string[] {
   return events

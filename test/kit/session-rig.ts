@@ -41,6 +41,7 @@ import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { createSkillStore } from "../../server/store/postgres/skills.ts";
 import { createThreadStore } from "../../server/store/postgres/threads.ts";
 import { createVaultStore } from "../../server/store/postgres/vaults.ts";
+import { createWorkStore } from "../../server/store/postgres/work.ts";
 
 const log = createLogger("test", "silent");
 const NO_REQUEST = { requestId: "", contentHash: new Uint8Array(32) };
@@ -144,6 +145,7 @@ export async function startReplica(options: {
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),
     checkpoints,
+    work: createWorkStore(pool),
     clientCalls: createClientCallStore(pool),
     budgets: createBudgetStore(pool),
     threads: createThreadStore(pool),

@@ -11,6 +11,7 @@ const AREAS = [
   "hand",
   "agent",
   "environment",
+  "work",
   "file",
   "memory",
   "mcp",

@@ -12,6 +12,7 @@ export interface ApiFailure {
 /** Where existing clients know a word of their own for a reason. */
 const ERROR_CODES: Partial<Record<Reason, string>> = {
   ENVIRONMENT_ARCHIVED: "environment_archived",
+  HEARTBEAT_PRECONDITION_FAILED: "heartbeat_precondition_failed",
 };
 
 export function apiFailure(error: TendonError, requestId: string): ApiFailure {
@@ -23,6 +24,7 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
     reason: error.reason,
     ...error.metadata,
     ...(field !== undefined && { field }),
+    ...(error.reason === "HEARTBEAT_PRECONDITION_FAILED" && { current_state: leaseState(error) }),
   };
   const headers: Record<string, string> = {};
   // Clients repeat every 409 by themselves; ours are answers, and stay the same.
@@ -33,6 +35,13 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
     headers,
     body: { type: "error", error: { type, message, details }, request_id: requestId },
   };
+}
+
+/** How the item stands of which a worker believed something else. */
+function leaseState({ metadata }: TendonError) {
+  const { last_heartbeat: last = "", state, ttl_ms: ttlMs } = metadata;
+  const ttlSeconds = Number(ttlMs ?? 0) / 1_000;
+  return { last_heartbeat: last || null, lease_extended: false, state, ttl_seconds: ttlSeconds };
 }
 
 /** Clients repeat every 429 by themselves; a full storage stays full. */

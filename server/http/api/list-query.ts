@@ -14,6 +14,18 @@ export function limitOf(query: URLSearchParams, most: number): number {
   return Math.min(Number(text), most);
 }
 
+/** Undefined when it is not said. Throws INVALID_FIELD unless it is a whole number within the range. */
+export function numberOf(
+  query: URLSearchParams,
+  name: string,
+  { from, to }: { readonly from: number; readonly to: number },
+): number | undefined {
+  const text = query.get(name);
+  if (text === null) return undefined;
+  if (NUMBER.test(text) && Number(text) >= from && Number(text) <= to) return Number(text);
+  throw invalidField(name, `must be a whole number from ${from} to ${to}`);
+}
+
 export function pageOf(query: URLSearchParams): string {
   return query.get("page") ?? "";
 }

@@ -2,6 +2,7 @@
 import type { Clock } from "../../../kit/clock.ts";
 import { agentRoutes } from "./agents/agents.ts";
 import type { ApiRoute } from "./api-route.ts";
+import { environmentKeyRoutes } from "./environments/environment-keys.ts";
 import { environmentRoutes } from "./environments/environments.ts";
 import { eventRoutes } from "./events/events.ts";
 import { fileRoutes } from "./files/files.ts";
@@ -14,11 +15,14 @@ import { skillRoutes } from "./skills/skills.ts";
 import { threadRoutes } from "./threads/threads.ts";
 import { credentialRoutes } from "./vaults/credentials.ts";
 import { vaultRoutes } from "./vaults/vaults.ts";
+import { workRoutes } from "./work/work.ts";
 
 export function apiRoutes(clock: Clock): ApiRoute[] {
   return [
     ...agentRoutes(),
     ...environmentRoutes(),
+    ...environmentKeyRoutes(),
+    ...workRoutes(),
     ...sessionRoutes(clock),
     ...resourceRoutes(),
     ...eventRoutes(clock),

@@ -15,6 +15,7 @@ import { vaults } from "./0013-vaults.ts";
 import { speculativeHands } from "./0014-speculative-hands.ts";
 import { mcpCalls } from "./0015-mcp-calls.ts";
 import { files } from "./0016-files.ts";
+import { workQueue } from "./0017-work-queue.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -36,4 +37,5 @@ export const migrations: readonly Migration[] = [
   speculativeHands,
   mcpCalls,
   files,
+  workQueue,
 ];

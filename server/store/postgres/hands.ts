@@ -55,7 +55,9 @@ export function createHandStore(pool: Pool): HandStore {
       const { rows } = await pool.query<HandRow>(
         `select ${HAND_COLUMNS} from hands where session_id = (
            select coalesce(hands_session_id, session_id) from sessions where session_id = $1
-         ) and slot = $2 and state in ('ready', 'parked')`,
+         ) and slot = $2 and state in ('ready', 'parked') and not ($2 = '' and exists (
+           select from session_servers d join sessions s on d.session_id = coalesce(s.root_session_id, s.session_id)
+           where s.session_id = $1 and d.served_by = 'worker'))`,
         [sessionId, slot],
       );
       return rows[0] && toHand(rows[0]);

@@ -43,6 +43,8 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
   }
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
+  if (sessionId !== undefined && request.slot === "")
+    await noteHandAgents(transaction, sessionId, environment.spec);
   const most = await limitReached(transaction, request.workspaceId);
   if (most !== undefined) return { kind: "too_many", most };
   const { rows } = await transaction.query<HandRow>(
@@ -65,6 +67,16 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     ],
   );
   return { kind: "hand", hand: toHand(rows[0]!), created: true };
+}
+
+/** Whoever has a hand of a self-hosted environment is not served by its workers any more. */
+async function noteHandAgents(transaction: Transaction, sessionId: string, spec: string): Promise<void> {
+  if ((JSON.parse(spec) as { selfHosted?: boolean }).selfHosted !== true) return;
+  await transaction.query(
+    `insert into session_servers (session_id, served_by)
+     select coalesce(root_session_id, session_id), 'hand_agent' from sessions where session_id = $1 on conflict do nothing`,
+    [sessionId],
+  );
 }
 
 /**

@@ -335,7 +335,18 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
   await transaction.query("update sessions set archived_at = clock_timestamp() where session_id = $1", [
     sessionId,
   ]);
+  await stopWorkOf(transaction, sessionId);
   return { session: await findLocked(transaction, sessionId), appended };
+}
+
+/** Its worker hears of it with its next heartbeat. */
+async function stopWorkOf(transaction: Transaction, sessionId: string): Promise<void> {
+  await transaction.query(
+    `update work_items set state = 'stopped', stop_requested_at = coalesce(stop_requested_at, clock_timestamp()),
+       stopped_at = clock_timestamp(), lease_expires_at = null, fenced_claim = claim
+     where session_id = $1 and state <> 'stopped'`,
+    [sessionId],
+  );
 }
 
 /** The row first: nobody can append any more. Events hang on it by their id alone and follow in batches. */

@@ -8,6 +8,7 @@ import { createBudgetStore } from "./budgets.ts";
 import { createCheckpointStore } from "./checkpoints.ts";
 import { createClientCallStore } from "./client-calls.ts";
 import { createCredentialStore } from "./credentials.ts";
+import { createEnvironmentKeyStore } from "./environment-keys.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
 import { createExecutionStore } from "./executions.ts";
@@ -31,6 +32,7 @@ import { createSessionStore } from "./sessions.ts";
 import { createSkillStore } from "./skills.ts";
 import { createThreadStore } from "./threads.ts";
 import { createVaultStore } from "./vaults.ts";
+import { createWorkStore } from "./work.ts";
 import { createWorkspaceStore } from "./workspaces.ts";
 
 export function createPostgresStore(pool: Pool): Store {
@@ -49,6 +51,7 @@ export function createPostgresStore(pool: Pool): Store {
     checkpoints: createCheckpointStore(pool),
     clientCalls: createClientCallStore(pool),
     credentials: createCredentialStore(pool),
+    environmentKeys: createEnvironmentKeyStore(pool),
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),
     executions: createExecutionStore(pool),
@@ -71,6 +74,7 @@ export function createPostgresStore(pool: Pool): Store {
     skills: createSkillStore(pool),
     threads: createThreadStore(pool),
     vaults: createVaultStore(pool),
+    work: createWorkStore(pool),
     workspaces: createWorkspaceStore(pool),
   };
 }

@@ -150,7 +150,8 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
   setup: string[];
 
   /**
-   * Whether hands are served by workers of the customer instead of hand agents.
+   * Whether calls are run by workers of the customer, who take sessions from a queue (WorkService). Hand agents serve such
+   * an environment only when their label `self_hosted` is "true" or the environment's id.
    *
    * @generated from field: bool self_hosted = 11;
    */

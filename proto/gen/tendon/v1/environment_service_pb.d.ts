@@ -5,6 +5,7 @@
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Environment, EnvironmentSpec } from "./environment_pb.js";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file tendon/v1/environment_service.proto.
@@ -288,6 +289,231 @@ export declare type DeleteEnvironmentResponse = Message<"tendon.v1.DeleteEnviron
 export declare const DeleteEnvironmentResponseSchema: GenMessage<DeleteEnvironmentResponse>;
 
 /**
+ * A credential of workers.
+ *
+ * @generated from message tendon.v1.EnvironmentKey
+ */
+export declare type EnvironmentKey = Message<"tendon.v1.EnvironmentKey"> & {
+  /**
+   * Id of the key.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * Environment that it opens.
+   *
+   * @generated from field: string environment_id = 2;
+   */
+  environmentId: string;
+
+  /**
+   * What people call it.
+   *
+   * @generated from field: string name = 3;
+   */
+  name: string;
+
+  /**
+   * First characters of the key, to recognise it by.
+   *
+   * @generated from field: string hint = 4;
+   */
+  hint: string;
+
+  /**
+   * When it was made.
+   *
+   * @generated from field: google.protobuf.Timestamp created_at = 5;
+   */
+  createdAt?: Timestamp | undefined;
+
+  /**
+   * When it ends by itself; unset: never.
+   *
+   * @generated from field: google.protobuf.Timestamp expires_at = 6;
+   */
+  expiresAt?: Timestamp | undefined;
+
+  /**
+   * When it was last used, to the minute; unset: never.
+   *
+   * @generated from field: google.protobuf.Timestamp last_used_at = 7;
+   */
+  lastUsedAt?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.EnvironmentKey.
+ * Use `create(EnvironmentKeySchema)` to create a new message.
+ */
+export declare const EnvironmentKeySchema: GenMessage<EnvironmentKey>;
+
+/**
+ * Asks for a key.
+ *
+ * @generated from message tendon.v1.CreateEnvironmentKeyRequest
+ */
+export declare type CreateEnvironmentKeyRequest = Message<"tendon.v1.CreateEnvironmentKeyRequest"> & {
+  /**
+   * Environment that it is to open.
+   *
+   * @generated from field: string environment_id = 1;
+   */
+  environmentId: string;
+
+  /**
+   * What people call it.
+   *
+   * @generated from field: string name = 2;
+   */
+  name: string;
+
+  /**
+   * Seconds until it ends by itself, at most ten years; 0: never.
+   *
+   * @generated from field: int64 expires_in_seconds = 3;
+   */
+  expiresInSeconds: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.CreateEnvironmentKeyRequest.
+ * Use `create(CreateEnvironmentKeyRequestSchema)` to create a new message.
+ */
+export declare const CreateEnvironmentKeyRequestSchema: GenMessage<CreateEnvironmentKeyRequest>;
+
+/**
+ * The key.
+ *
+ * @generated from message tendon.v1.CreateEnvironmentKeyResponse
+ */
+export declare type CreateEnvironmentKeyResponse = Message<"tendon.v1.CreateEnvironmentKeyResponse"> & {
+  /**
+   * What is known of it.
+   *
+   * @generated from field: tendon.v1.EnvironmentKey environment_key = 1;
+   */
+  environmentKey?: EnvironmentKey | undefined;
+
+  /**
+   * The key itself, shown only here.
+   *
+   * @generated from field: string key = 2;
+   */
+  key: string;
+};
+
+/**
+ * Describes the message tendon.v1.CreateEnvironmentKeyResponse.
+ * Use `create(CreateEnvironmentKeyResponseSchema)` to create a new message.
+ */
+export declare const CreateEnvironmentKeyResponseSchema: GenMessage<CreateEnvironmentKeyResponse>;
+
+/**
+ * Asks for a page of keys.
+ *
+ * @generated from message tendon.v1.ListEnvironmentKeysRequest
+ */
+export declare type ListEnvironmentKeysRequest = Message<"tendon.v1.ListEnvironmentKeysRequest"> & {
+  /**
+   * Environment of the keys.
+   *
+   * @generated from field: string environment_id = 1;
+   */
+  environmentId: string;
+
+  /**
+   * At most so many, 1 to 100; 0 means 20.
+   *
+   * @generated from field: int32 page_size = 2;
+   */
+  pageSize: number;
+
+  /**
+   * Token of the page before; empty for the first page.
+   *
+   * @generated from field: string page_token = 3;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message tendon.v1.ListEnvironmentKeysRequest.
+ * Use `create(ListEnvironmentKeysRequestSchema)` to create a new message.
+ */
+export declare const ListEnvironmentKeysRequestSchema: GenMessage<ListEnvironmentKeysRequest>;
+
+/**
+ * A page of keys.
+ *
+ * @generated from message tendon.v1.ListEnvironmentKeysResponse
+ */
+export declare type ListEnvironmentKeysResponse = Message<"tendon.v1.ListEnvironmentKeysResponse"> & {
+  /**
+   * The keys.
+   *
+   * @generated from field: repeated tendon.v1.EnvironmentKey environment_keys = 1;
+   */
+  environmentKeys: EnvironmentKey[];
+
+  /**
+   * Token of the next page; empty when this is the last.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message tendon.v1.ListEnvironmentKeysResponse.
+ * Use `create(ListEnvironmentKeysResponseSchema)` to create a new message.
+ */
+export declare const ListEnvironmentKeysResponseSchema: GenMessage<ListEnvironmentKeysResponse>;
+
+/**
+ * Asks to revoke a key.
+ *
+ * @generated from message tendon.v1.RevokeEnvironmentKeyRequest
+ */
+export declare type RevokeEnvironmentKeyRequest = Message<"tendon.v1.RevokeEnvironmentKeyRequest"> & {
+  /**
+   * Environment of the key.
+   *
+   * @generated from field: string environment_id = 1;
+   */
+  environmentId: string;
+
+  /**
+   * Key to revoke.
+   *
+   * @generated from field: string environment_key_id = 2;
+   */
+  environmentKeyId: string;
+};
+
+/**
+ * Describes the message tendon.v1.RevokeEnvironmentKeyRequest.
+ * Use `create(RevokeEnvironmentKeyRequestSchema)` to create a new message.
+ */
+export declare const RevokeEnvironmentKeyRequestSchema: GenMessage<RevokeEnvironmentKeyRequest>;
+
+/**
+ * The key opens nothing any more.
+ *
+ * @generated from message tendon.v1.RevokeEnvironmentKeyResponse
+ */
+export declare type RevokeEnvironmentKeyResponse = Message<"tendon.v1.RevokeEnvironmentKeyResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.RevokeEnvironmentKeyResponse.
+ * Use `create(RevokeEnvironmentKeyResponseSchema)` to create a new message.
+ */
+export declare const RevokeEnvironmentKeyResponseSchema: GenMessage<RevokeEnvironmentKeyResponse>;
+
+/**
  * Environments.
  *
  * @generated from service tendon.v1.EnvironmentService
@@ -382,6 +608,52 @@ export declare const EnvironmentService: GenService<{
     methodKind: "unary";
     input: typeof DeleteEnvironmentRequestSchema;
     output: typeof DeleteEnvironmentResponseSchema;
+  },
+  /**
+   * Makes a key for workers of a self-hosted environment.
+   *
+   * Effect: one new key, in the audit log. The key itself is in this answer and nowhere else: its hash is stored.
+   * Idempotency: none; every call makes another key.
+   * Fails: NOT_FOUND, ENVIRONMENT_ARCHIVED, INVALID_FIELD for an environment that is not self-hosted, LIMIT_EXCEEDED for
+   * more than 100 keys.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.EnvironmentService.CreateEnvironmentKey
+   */
+  createEnvironmentKey: {
+    methodKind: "unary";
+    input: typeof CreateEnvironmentKeyRequestSchema;
+    output: typeof CreateEnvironmentKeyResponseSchema;
+  },
+  /**
+   * Lists an environment's keys, newest first; not those that were revoked.
+   *
+   * Effect: none.
+   * Idempotency: a read.
+   * Fails: NOT_FOUND, INVALID_PAGE_TOKEN.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.EnvironmentService.ListEnvironmentKeys
+   */
+  listEnvironmentKeys: {
+    methodKind: "unary";
+    input: typeof ListEnvironmentKeysRequestSchema;
+    output: typeof ListEnvironmentKeysResponseSchema;
+  },
+  /**
+   * Revokes a key: its next call is refused, and so are those with tokens of items that were polled with it.
+   *
+   * Effect: the key is revoked for good, in the audit log.
+   * Idempotency: revoking it again changes nothing.
+   * Fails: NOT_FOUND.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.EnvironmentService.RevokeEnvironmentKey
+   */
+  revokeEnvironmentKey: {
+    methodKind: "unary";
+    input: typeof RevokeEnvironmentKeyRequestSchema;
+    output: typeof RevokeEnvironmentKeyResponseSchema;
   },
 }>;
 

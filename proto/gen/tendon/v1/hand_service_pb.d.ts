@@ -220,6 +220,14 @@ export declare type ExecuteResponse = Message<"tendon.v1.ExecuteResponse"> & {
      */
     value: ExecutionResult;
     case: "result";
+  } | {
+    /**
+     * It waits for a worker of a self-hosted environment; the stream ends, and the result comes by the log.
+     *
+     * @generated from field: tendon.v1.ExecutionOffered offered = 4;
+     */
+    value: ExecutionOffered;
+    case: "offered";
   } | { case: undefined; value?: undefined };
 };
 
@@ -228,6 +236,26 @@ export declare type ExecuteResponse = Message<"tendon.v1.ExecuteResponse"> & {
  * Use `create(ExecuteResponseSchema)` to create a new message.
  */
 export declare const ExecuteResponseSchema: GenMessage<ExecuteResponse>;
+
+/**
+ * In whose queue a call is.
+ *
+ * @generated from message tendon.v1.ExecutionOffered
+ */
+export declare type ExecutionOffered = Message<"tendon.v1.ExecutionOffered"> & {
+  /**
+   * The item of work.
+   *
+   * @generated from field: string work_id = 1;
+   */
+  workId: string;
+};
+
+/**
+ * Describes the message tendon.v1.ExecutionOffered.
+ * Use `create(ExecutionOfferedSchema)` to create a new message.
+ */
+export declare const ExecutionOfferedSchema: GenMessage<ExecutionOffered>;
 
 /**
  * Where an execution runs.
@@ -877,7 +905,9 @@ export declare const HandService: GenService<{
    * Runs one tool call at most once, streams its output and ends in one result.
    *
    * Effect: the call is bound to one hand before it is sent; its result is stored and, for a session's call, appended
-   * as `agent.tool_result` in the same transaction, whoever still listens. A session's slot without a hand gets one.
+   * as `agent.tool_result` in the same transaction, whoever still listens. A session's slot without a hand gets one. In a
+   * self-hosted environment the session's first call decides, for good, who runs its calls: a hand agent whose labels say
+   * that it serves the environment, else workers; then the call is offered, and answered by `user.tool_result`.
    * Idempotency: a repeat with the same id never runs anything again: it attaches to the running execution from
    * `from_offset`, or returns the stored result.
    * Fails: NOT_FOUND, LEASE_FENCED, EXECUTION_BOUND_ELSEWHERE, HAND_RELEASED, HAND_LOST, SESSION_ARCHIVED, ROLE_NOT_ALLOWED for a session's hand

@@ -11,7 +11,7 @@ import { file_tendon_v1_hand } from "./hand_pb.js";
  * Describes the file tendon/v1/hand_service.proto.
  */
 export const file_tendon_v1_hand_service = /*@__PURE__*/
-  fileDesc("Chx0ZW5kb24vdjEvaGFuZF9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEilQIKEFByb3Zpc2lvblJlcXVlc3QSHgoKcmVxdWVzdF9pZBgBIAEoCUIKukgHcgUQARiAARIbCgpzZXNzaW9uX2lkGAIgASgJQge6SARyAhhGEjIKBHNsb3QYAyABKAlCJLpIIXIfMh1eKFthLXowLTldW2EtejAtOV8tXXswLDMxfSk/JBIfCg5lbnZpcm9ubWVudF9pZBgEIAEoCUIHukgEcgIYRhI0CglyZXNvdXJjZXMYBSADKAsyFy50ZW5kb24udjEuSGFuZFJlc291cmNlQgi6SAWSAQIQQBIkCgVsZWFzZRgGIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mEhMKC3NwZWN1bGF0aXZlGAcgASgIIjIKEVByb3Zpc2lvblJlc3BvbnNlEh0KBGhhbmQYASABKAsyDy50ZW5kb24udjEuSGFuZCLxAgoORXhlY3V0ZVJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYRhIgCgxleGVjdXRpb25faWQYAiABKAlCCrpIB3IFEAEYgAESGAoHaGFuZF9pZBgDIAEoCUIHukgEcgIYRhIyCgRzbG90GAQgASgJQiS6SCFyHzIdXihbYS16MC05XVthLXowLTlfLV17MCwzMX0pPyQSGAoEbmFtZRgFIAEoCUIKukgHcgUQARiAARIbCgVpbnB1dBgGIAEoCUIMukgJcgcQAiiAgIABEiAKCnRpbWVvdXRfbXMYByABKANCDLpICSIHGIC4mSkoABIcCgtmcm9tX29mZnNldBgIIAEoA0IHukgEIgIoABIkCgVsZWFzZRgJIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mEhgKBnJlYXNvbhgKIAEoCUIIukgFcgMY6AcSGwoTZGVjbGFyZWRfc2xvdHNfb25seRgLIAEoCCKhAQoPRXhlY3V0ZVJlc3BvbnNlEioKBWJvdW5kGAEgASgLMhkudGVuZG9uLnYxLkV4ZWN1dGlvbkJvdW5kSAASLAoGb3V0cHV0GAIgASgLMhoudGVuZG9uLnYxLkV4ZWN1dGlvbk91dHB1dEgAEiwKBnJlc3VsdBgDIAEoCzIaLnRlbmRvbi52MS5FeGVjdXRpb25SZXN1bHRIAEIGCgRraW5kIjMKDkV4ZWN1dGlvbkJvdW5kEg8KB2hhbmRfaWQYASABKAkSEAoIYXR0YWNoZWQYAiABKAgiLwoPRXhlY3V0aW9uT3V0cHV0Eg4KBm9mZnNldBgBIAEoAxIMCgRkYXRhGAIgASgMIn0KFkNhbmNlbEV4ZWN1dGlvblJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYRhIgCgxleGVjdXRpb25faWQYAiABKAlCCrpIB3IFEAEYgAESJAoFbGVhc2UYAyABKAsyFS50ZW5kb24udjEuTGVhc2VQcm9vZiIwChdDYW5jZWxFeGVjdXRpb25SZXNwb25zZRIVCg1hbHJlYWR5X2VuZGVkGAEgASgIIiwKDkdldEhhbmRSZXF1ZXN0EhoKB2hhbmRfaWQYASABKAlCCbpIBnIEEAEYRiIwCg9HZXRIYW5kUmVzcG9uc2USHQoEaGFuZBgBIAEoCzIPLnRlbmRvbi52MS5IYW5kIoIBChBMaXN0SGFuZHNSZXF1ZXN0EhwKCXBhZ2Vfc2l6ZRgBIAEoBUIJukgGGgQYZCgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEEhsKCnNlc3Npb25faWQYAyABKAlCB7pIBHICGEYSFQoNaW5jbHVkZV9lbmRlZBgEIAEoCCJMChFMaXN0SGFuZHNSZXNwb25zZRIeCgVoYW5kcxgBIAMoCzIPLnRlbmRvbi52MS5IYW5kEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJsChVMaXN0SGFuZEFnZW50c1JlcXVlc3QSHAoJcGFnZV9zaXplGAEgASgFQgm6SAYaBBhkKAASHAoKcGFnZV90b2tlbhgCIAEoCUIIukgFcgMYgAQSFwoPaW5jbHVkZV9yZXZva2VkGAMgASgIIlwKFkxpc3RIYW5kQWdlbnRzUmVzcG9uc2USKQoLaGFuZF9hZ2VudHMYASADKAsyFC50ZW5kb24udjEuSGFuZEFnZW50EhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJWChJSZWxlYXNlSGFuZFJlcXVlc3QSGgoHaGFuZF9pZBgBIAEoCUIJukgGcgQQARhGEiQKBWxlYXNlGAIgASgLMhUudGVuZG9uLnYxLkxlYXNlUHJvb2YiNAoTUmVsZWFzZUhhbmRSZXNwb25zZRIdCgRoYW5kGAEgASgLMg8udGVuZG9uLnYxLkhhbmQizAEKD0hhbmRPdmVyUmVxdWVzdBIeCgpyZXF1ZXN0X2lkGAEgASgJQgq6SAdyBRABGIABEhoKB2hhbmRfaWQYAiABKAlCCbpIBnIEEAEYRhIgCg10b19zZXNzaW9uX2lkGAMgASgJQgm6SAZyBBABGEYSNQoHdG9fc2xvdBgEIAEoCUIkukghch8yHV4oW2EtejAtOV1bYS16MC05Xy1dezAsMzF9KT8kEiQKBWxlYXNlGAUgASgLMhUudGVuZG9uLnYxLkxlYXNlUHJvb2YiMQoQSGFuZE92ZXJSZXNwb25zZRIdCgRoYW5kGAEgASgLMg8udGVuZG9uLnYxLkhhbmQihgEKDUNvcHlJblJlcXVlc3QSJwoGdGFyZ2V0GAEgASgLMhUudGVuZG9uLnYxLkNvcHlUYXJnZXRIABIaCgVjaHVuaxgCIAEoDEIJukgGegQYgIBASAASIQoDZW5kGAMgASgLMhIudGVuZG9uLnYxLkNvcHlFbmRIAEINCgRraW5kEgW6SAIIASKpAQoKQ29weVRhcmdldBIaCgdoYW5kX2lkGAEgASgJQgm6SAZyBBABGEYSGAoEcGF0aBgCIAEoCUIKukgHcgUQARiACBILCgN0YXIYAyABKAgSJAoFbGVhc2UYBCABKAsyFS50ZW5kb24udjEuTGVhc2VQcm9vZhIYCgRtb2RlGAUgASgFQgq6SAcaBRj/AygAEhgKBnJlYXNvbhgGIAEoCUIIukgFcgMY6AciNAoOQ29weUluUmVzcG9uc2USEgoKc2l6ZV9ieXRlcxgBIAEoAxIOCgZzaGEyNTYYAiABKAkikwEKDkNvcHlPdXRSZXF1ZXN0EhoKB2hhbmRfaWQYASABKAlCCbpIBnIEEAEYRhIYCgRwYXRoGAIgASgJQgq6SAdyBRABGIAIEgsKA3RhchgDIAEoCBIkCgVsZWFzZRgEIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mEhgKBnJlYXNvbhgFIAEoCUIIukgFcgMY6AciQQoPQ29weU91dFJlc3BvbnNlEg0KBWNodW5rGAEgASgMEh8KA2VuZBgCIAEoCzISLnRlbmRvbi52MS5Db3B5RW5kIi0KB0NvcHlFbmQSEgoKc2l6ZV9ieXRlcxgBIAEoAxIOCgZzaGEyNTYYAiABKAky7AUKC0hhbmRTZXJ2aWNlEkYKCVByb3Zpc2lvbhIbLnRlbmRvbi52MS5Qcm92aXNpb25SZXF1ZXN0GhwudGVuZG9uLnYxLlByb3Zpc2lvblJlc3BvbnNlEkIKB0V4ZWN1dGUSGS50ZW5kb24udjEuRXhlY3V0ZVJlcXVlc3QaGi50ZW5kb24udjEuRXhlY3V0ZVJlc3BvbnNlMAESWAoPQ2FuY2VsRXhlY3V0aW9uEiEudGVuZG9uLnYxLkNhbmNlbEV4ZWN1dGlvblJlcXVlc3QaIi50ZW5kb24udjEuQ2FuY2VsRXhlY3V0aW9uUmVzcG9uc2USQAoHR2V0SGFuZBIZLnRlbmRvbi52MS5HZXRIYW5kUmVxdWVzdBoaLnRlbmRvbi52MS5HZXRIYW5kUmVzcG9uc2USRgoJTGlzdEhhbmRzEhsudGVuZG9uLnYxLkxpc3RIYW5kc1JlcXVlc3QaHC50ZW5kb24udjEuTGlzdEhhbmRzUmVzcG9uc2USVQoOTGlzdEhhbmRBZ2VudHMSIC50ZW5kb24udjEuTGlzdEhhbmRBZ2VudHNSZXF1ZXN0GiEudGVuZG9uLnYxLkxpc3RIYW5kQWdlbnRzUmVzcG9uc2USTAoLUmVsZWFzZUhhbmQSHS50ZW5kb24udjEuUmVsZWFzZUhhbmRSZXF1ZXN0Gh4udGVuZG9uLnYxLlJlbGVhc2VIYW5kUmVzcG9uc2USQwoISGFuZE92ZXISGi50ZW5kb24udjEuSGFuZE92ZXJSZXF1ZXN0GhsudGVuZG9uLnYxLkhhbmRPdmVyUmVzcG9uc2USPwoGQ29weUluEhgudGVuZG9uLnYxLkNvcHlJblJlcXVlc3QaGS50ZW5kb24udjEuQ29weUluUmVzcG9uc2UoARJCCgdDb3B5T3V0EhkudGVuZG9uLnYxLkNvcHlPdXRSZXF1ZXN0GhoudGVuZG9uLnYxLkNvcHlPdXRSZXNwb25zZTABYgZwcm90bzM", [file_buf_validate_validate, file_tendon_v1_event, file_tendon_v1_hand]);
+  fileDesc("Chx0ZW5kb24vdjEvaGFuZF9zZXJ2aWNlLnByb3RvEgl0ZW5kb24udjEilQIKEFByb3Zpc2lvblJlcXVlc3QSHgoKcmVxdWVzdF9pZBgBIAEoCUIKukgHcgUQARiAARIbCgpzZXNzaW9uX2lkGAIgASgJQge6SARyAhhGEjIKBHNsb3QYAyABKAlCJLpIIXIfMh1eKFthLXowLTldW2EtejAtOV8tXXswLDMxfSk/JBIfCg5lbnZpcm9ubWVudF9pZBgEIAEoCUIHukgEcgIYRhI0CglyZXNvdXJjZXMYBSADKAsyFy50ZW5kb24udjEuSGFuZFJlc291cmNlQgi6SAWSAQIQQBIkCgVsZWFzZRgGIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mEhMKC3NwZWN1bGF0aXZlGAcgASgIIjIKEVByb3Zpc2lvblJlc3BvbnNlEh0KBGhhbmQYASABKAsyDy50ZW5kb24udjEuSGFuZCLxAgoORXhlY3V0ZVJlcXVlc3QSGwoKc2Vzc2lvbl9pZBgBIAEoCUIHukgEcgIYRhIgCgxleGVjdXRpb25faWQYAiABKAlCCrpIB3IFEAEYgAESGAoHaGFuZF9pZBgDIAEoCUIHukgEcgIYRhIyCgRzbG90GAQgASgJQiS6SCFyHzIdXihbYS16MC05XVthLXowLTlfLV17MCwzMX0pPyQSGAoEbmFtZRgFIAEoCUIKukgHcgUQARiAARIbCgVpbnB1dBgGIAEoCUIMukgJcgcQAiiAgIABEiAKCnRpbWVvdXRfbXMYByABKANCDLpICSIHGIC4mSkoABIcCgtmcm9tX29mZnNldBgIIAEoA0IHukgEIgIoABIkCgVsZWFzZRgJIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mEhgKBnJlYXNvbhgKIAEoCUIIukgFcgMY6AcSGwoTZGVjbGFyZWRfc2xvdHNfb25seRgLIAEoCCLRAQoPRXhlY3V0ZVJlc3BvbnNlEioKBWJvdW5kGAEgASgLMhkudGVuZG9uLnYxLkV4ZWN1dGlvbkJvdW5kSAASLAoGb3V0cHV0GAIgASgLMhoudGVuZG9uLnYxLkV4ZWN1dGlvbk91dHB1dEgAEiwKBnJlc3VsdBgDIAEoCzIaLnRlbmRvbi52MS5FeGVjdXRpb25SZXN1bHRIABIuCgdvZmZlcmVkGAQgASgLMhsudGVuZG9uLnYxLkV4ZWN1dGlvbk9mZmVyZWRIAEIGCgRraW5kIiMKEEV4ZWN1dGlvbk9mZmVyZWQSDwoHd29ya19pZBgBIAEoCSIzCg5FeGVjdXRpb25Cb3VuZBIPCgdoYW5kX2lkGAEgASgJEhAKCGF0dGFjaGVkGAIgASgIIi8KD0V4ZWN1dGlvbk91dHB1dBIOCgZvZmZzZXQYASABKAMSDAoEZGF0YRgCIAEoDCJ9ChZDYW5jZWxFeGVjdXRpb25SZXF1ZXN0EhsKCnNlc3Npb25faWQYASABKAlCB7pIBHICGEYSIAoMZXhlY3V0aW9uX2lkGAIgASgJQgq6SAdyBRABGIABEiQKBWxlYXNlGAMgASgLMhUudGVuZG9uLnYxLkxlYXNlUHJvb2YiMAoXQ2FuY2VsRXhlY3V0aW9uUmVzcG9uc2USFQoNYWxyZWFkeV9lbmRlZBgBIAEoCCIsCg5HZXRIYW5kUmVxdWVzdBIaCgdoYW5kX2lkGAEgASgJQgm6SAZyBBABGEYiMAoPR2V0SGFuZFJlc3BvbnNlEh0KBGhhbmQYASABKAsyDy50ZW5kb24udjEuSGFuZCKCAQoQTGlzdEhhbmRzUmVxdWVzdBIcCglwYWdlX3NpemUYASABKAVCCbpIBhoEGGQoABIcCgpwYWdlX3Rva2VuGAIgASgJQgi6SAVyAxiABBIbCgpzZXNzaW9uX2lkGAMgASgJQge6SARyAhhGEhUKDWluY2x1ZGVfZW5kZWQYBCABKAgiTAoRTGlzdEhhbmRzUmVzcG9uc2USHgoFaGFuZHMYASADKAsyDy50ZW5kb24udjEuSGFuZBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkibAoVTGlzdEhhbmRBZ2VudHNSZXF1ZXN0EhwKCXBhZ2Vfc2l6ZRgBIAEoBUIJukgGGgQYZCgAEhwKCnBhZ2VfdG9rZW4YAiABKAlCCLpIBXIDGIAEEhcKD2luY2x1ZGVfcmV2b2tlZBgDIAEoCCJcChZMaXN0SGFuZEFnZW50c1Jlc3BvbnNlEikKC2hhbmRfYWdlbnRzGAEgAygLMhQudGVuZG9uLnYxLkhhbmRBZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiVgoSUmVsZWFzZUhhbmRSZXF1ZXN0EhoKB2hhbmRfaWQYASABKAlCCbpIBnIEEAEYRhIkCgVsZWFzZRgCIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mIjQKE1JlbGVhc2VIYW5kUmVzcG9uc2USHQoEaGFuZBgBIAEoCzIPLnRlbmRvbi52MS5IYW5kIswBCg9IYW5kT3ZlclJlcXVlc3QSHgoKcmVxdWVzdF9pZBgBIAEoCUIKukgHcgUQARiAARIaCgdoYW5kX2lkGAIgASgJQgm6SAZyBBABGEYSIAoNdG9fc2Vzc2lvbl9pZBgDIAEoCUIJukgGcgQQARhGEjUKB3RvX3Nsb3QYBCABKAlCJLpIIXIfMh1eKFthLXowLTldW2EtejAtOV8tXXswLDMxfSk/JBIkCgVsZWFzZRgFIAEoCzIVLnRlbmRvbi52MS5MZWFzZVByb29mIjEKEEhhbmRPdmVyUmVzcG9uc2USHQoEaGFuZBgBIAEoCzIPLnRlbmRvbi52MS5IYW5kIoYBCg1Db3B5SW5SZXF1ZXN0EicKBnRhcmdldBgBIAEoCzIVLnRlbmRvbi52MS5Db3B5VGFyZ2V0SAASGgoFY2h1bmsYAiABKAxCCbpIBnoEGICAQEgAEiEKA2VuZBgDIAEoCzISLnRlbmRvbi52MS5Db3B5RW5kSABCDQoEa2luZBIFukgCCAEiqQEKCkNvcHlUYXJnZXQSGgoHaGFuZF9pZBgBIAEoCUIJukgGcgQQARhGEhgKBHBhdGgYAiABKAlCCrpIB3IFEAEYgAgSCwoDdGFyGAMgASgIEiQKBWxlYXNlGAQgASgLMhUudGVuZG9uLnYxLkxlYXNlUHJvb2YSGAoEbW9kZRgFIAEoBUIKukgHGgUY/wMoABIYCgZyZWFzb24YBiABKAlCCLpIBXIDGOgHIjQKDkNvcHlJblJlc3BvbnNlEhIKCnNpemVfYnl0ZXMYASABKAMSDgoGc2hhMjU2GAIgASgJIpMBCg5Db3B5T3V0UmVxdWVzdBIaCgdoYW5kX2lkGAEgASgJQgm6SAZyBBABGEYSGAoEcGF0aBgCIAEoCUIKukgHcgUQARiACBILCgN0YXIYAyABKAgSJAoFbGVhc2UYBCABKAsyFS50ZW5kb24udjEuTGVhc2VQcm9vZhIYCgZyZWFzb24YBSABKAlCCLpIBXIDGOgHIkEKD0NvcHlPdXRSZXNwb25zZRINCgVjaHVuaxgBIAEoDBIfCgNlbmQYAiABKAsyEi50ZW5kb24udjEuQ29weUVuZCItCgdDb3B5RW5kEhIKCnNpemVfYnl0ZXMYASABKAMSDgoGc2hhMjU2GAIgASgJMuwFCgtIYW5kU2VydmljZRJGCglQcm92aXNpb24SGy50ZW5kb24udjEuUHJvdmlzaW9uUmVxdWVzdBocLnRlbmRvbi52MS5Qcm92aXNpb25SZXNwb25zZRJCCgdFeGVjdXRlEhkudGVuZG9uLnYxLkV4ZWN1dGVSZXF1ZXN0GhoudGVuZG9uLnYxLkV4ZWN1dGVSZXNwb25zZTABElgKD0NhbmNlbEV4ZWN1dGlvbhIhLnRlbmRvbi52MS5DYW5jZWxFeGVjdXRpb25SZXF1ZXN0GiIudGVuZG9uLnYxLkNhbmNlbEV4ZWN1dGlvblJlc3BvbnNlEkAKB0dldEhhbmQSGS50ZW5kb24udjEuR2V0SGFuZFJlcXVlc3QaGi50ZW5kb24udjEuR2V0SGFuZFJlc3BvbnNlEkYKCUxpc3RIYW5kcxIbLnRlbmRvbi52MS5MaXN0SGFuZHNSZXF1ZXN0GhwudGVuZG9uLnYxLkxpc3RIYW5kc1Jlc3BvbnNlElUKDkxpc3RIYW5kQWdlbnRzEiAudGVuZG9uLnYxLkxpc3RIYW5kQWdlbnRzUmVxdWVzdBohLnRlbmRvbi52MS5MaXN0SGFuZEFnZW50c1Jlc3BvbnNlEkwKC1JlbGVhc2VIYW5kEh0udGVuZG9uLnYxLlJlbGVhc2VIYW5kUmVxdWVzdBoeLnRlbmRvbi52MS5SZWxlYXNlSGFuZFJlc3BvbnNlEkMKCEhhbmRPdmVyEhoudGVuZG9uLnYxLkhhbmRPdmVyUmVxdWVzdBobLnRlbmRvbi52MS5IYW5kT3ZlclJlc3BvbnNlEj8KBkNvcHlJbhIYLnRlbmRvbi52MS5Db3B5SW5SZXF1ZXN0GhkudGVuZG9uLnYxLkNvcHlJblJlc3BvbnNlKAESQgoHQ29weU91dBIZLnRlbmRvbi52MS5Db3B5T3V0UmVxdWVzdBoaLnRlbmRvbi52MS5Db3B5T3V0UmVzcG9uc2UwAWIGcHJvdG8z", [file_buf_validate_validate, file_tendon_v1_event, file_tendon_v1_hand]);
 
 /**
  * Describes the message tendon.v1.ProvisionRequest.
@@ -42,144 +42,151 @@ export const ExecuteResponseSchema = /*@__PURE__*/
   messageDesc(file_tendon_v1_hand_service, 3);
 
 /**
+ * Describes the message tendon.v1.ExecutionOffered.
+ * Use `create(ExecutionOfferedSchema)` to create a new message.
+ */
+export const ExecutionOfferedSchema = /*@__PURE__*/
+  messageDesc(file_tendon_v1_hand_service, 4);
+
+/**
  * Describes the message tendon.v1.ExecutionBound.
  * Use `create(ExecutionBoundSchema)` to create a new message.
  */
 export const ExecutionBoundSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 4);
+  messageDesc(file_tendon_v1_hand_service, 5);
 
 /**
  * Describes the message tendon.v1.ExecutionOutput.
  * Use `create(ExecutionOutputSchema)` to create a new message.
  */
 export const ExecutionOutputSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 5);
+  messageDesc(file_tendon_v1_hand_service, 6);
 
 /**
  * Describes the message tendon.v1.CancelExecutionRequest.
  * Use `create(CancelExecutionRequestSchema)` to create a new message.
  */
 export const CancelExecutionRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 6);
+  messageDesc(file_tendon_v1_hand_service, 7);
 
 /**
  * Describes the message tendon.v1.CancelExecutionResponse.
  * Use `create(CancelExecutionResponseSchema)` to create a new message.
  */
 export const CancelExecutionResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 7);
+  messageDesc(file_tendon_v1_hand_service, 8);
 
 /**
  * Describes the message tendon.v1.GetHandRequest.
  * Use `create(GetHandRequestSchema)` to create a new message.
  */
 export const GetHandRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 8);
+  messageDesc(file_tendon_v1_hand_service, 9);
 
 /**
  * Describes the message tendon.v1.GetHandResponse.
  * Use `create(GetHandResponseSchema)` to create a new message.
  */
 export const GetHandResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 9);
+  messageDesc(file_tendon_v1_hand_service, 10);
 
 /**
  * Describes the message tendon.v1.ListHandsRequest.
  * Use `create(ListHandsRequestSchema)` to create a new message.
  */
 export const ListHandsRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 10);
+  messageDesc(file_tendon_v1_hand_service, 11);
 
 /**
  * Describes the message tendon.v1.ListHandsResponse.
  * Use `create(ListHandsResponseSchema)` to create a new message.
  */
 export const ListHandsResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 11);
+  messageDesc(file_tendon_v1_hand_service, 12);
 
 /**
  * Describes the message tendon.v1.ListHandAgentsRequest.
  * Use `create(ListHandAgentsRequestSchema)` to create a new message.
  */
 export const ListHandAgentsRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 12);
+  messageDesc(file_tendon_v1_hand_service, 13);
 
 /**
  * Describes the message tendon.v1.ListHandAgentsResponse.
  * Use `create(ListHandAgentsResponseSchema)` to create a new message.
  */
 export const ListHandAgentsResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 13);
+  messageDesc(file_tendon_v1_hand_service, 14);
 
 /**
  * Describes the message tendon.v1.ReleaseHandRequest.
  * Use `create(ReleaseHandRequestSchema)` to create a new message.
  */
 export const ReleaseHandRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 14);
+  messageDesc(file_tendon_v1_hand_service, 15);
 
 /**
  * Describes the message tendon.v1.ReleaseHandResponse.
  * Use `create(ReleaseHandResponseSchema)` to create a new message.
  */
 export const ReleaseHandResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 15);
+  messageDesc(file_tendon_v1_hand_service, 16);
 
 /**
  * Describes the message tendon.v1.HandOverRequest.
  * Use `create(HandOverRequestSchema)` to create a new message.
  */
 export const HandOverRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 16);
+  messageDesc(file_tendon_v1_hand_service, 17);
 
 /**
  * Describes the message tendon.v1.HandOverResponse.
  * Use `create(HandOverResponseSchema)` to create a new message.
  */
 export const HandOverResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 17);
+  messageDesc(file_tendon_v1_hand_service, 18);
 
 /**
  * Describes the message tendon.v1.CopyInRequest.
  * Use `create(CopyInRequestSchema)` to create a new message.
  */
 export const CopyInRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 18);
+  messageDesc(file_tendon_v1_hand_service, 19);
 
 /**
  * Describes the message tendon.v1.CopyTarget.
  * Use `create(CopyTargetSchema)` to create a new message.
  */
 export const CopyTargetSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 19);
+  messageDesc(file_tendon_v1_hand_service, 20);
 
 /**
  * Describes the message tendon.v1.CopyInResponse.
  * Use `create(CopyInResponseSchema)` to create a new message.
  */
 export const CopyInResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 20);
+  messageDesc(file_tendon_v1_hand_service, 21);
 
 /**
  * Describes the message tendon.v1.CopyOutRequest.
  * Use `create(CopyOutRequestSchema)` to create a new message.
  */
 export const CopyOutRequestSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 21);
+  messageDesc(file_tendon_v1_hand_service, 22);
 
 /**
  * Describes the message tendon.v1.CopyOutResponse.
  * Use `create(CopyOutResponseSchema)` to create a new message.
  */
 export const CopyOutResponseSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 22);
+  messageDesc(file_tendon_v1_hand_service, 23);
 
 /**
  * Describes the message tendon.v1.CopyEnd.
  * Use `create(CopyEndSchema)` to create a new message.
  */
 export const CopyEndSchema = /*@__PURE__*/
-  messageDesc(file_tendon_v1_hand_service, 23);
+  messageDesc(file_tendon_v1_hand_service, 24);
 
 /**
  * Hands, and what they run.

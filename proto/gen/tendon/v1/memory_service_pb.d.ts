@@ -1128,7 +1128,7 @@ export declare const MemoryService: GenService<{
    * Fails: NOT_FOUND, MEMORY_STORE_ARCHIVED, INVALID_FIELD, MEMORY_PATH_CONFLICT (metadata `conflicting_memory_id`,
    * `conflicting_path`) when the path, or one above or below it, is taken, LIMIT_EXCEEDED above 2000 memories or the
    * workspace's bytes, ROLE_NOT_ALLOWED for read-only access, REQUEST_ID_REUSED.
-   * Callers: client, admin, harness, session.
+   * Callers: client, admin, harness, session, work_item.
    *
    * @generated from rpc tendon.v1.MemoryService.CreateMemory
    */
@@ -1143,7 +1143,7 @@ export declare const MemoryService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND.
-   * Callers: client, admin, harness, session.
+   * Callers: client, admin, harness, session, work_item.
    *
    * @generated from rpc tendon.v1.MemoryService.GetMemory
    */
@@ -1158,7 +1158,7 @@ export declare const MemoryService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND, INVALID_FIELD, INVALID_PAGE_TOKEN.
-   * Callers: client, admin, harness, session.
+   * Callers: client, admin, harness, session, work_item.
    *
    * @generated from rpc tendon.v1.MemoryService.ListMemories
    */
@@ -1175,7 +1175,7 @@ export declare const MemoryService: GenService<{
    * already is changes nothing, whatever the precondition says.
    * Fails: NOT_FOUND, MEMORY_STORE_ARCHIVED, INVALID_FIELD, MEMORY_PRECONDITION_FAILED (metadata
    * `current_content_sha256`), MEMORY_PATH_CONFLICT, LIMIT_EXCEEDED, ROLE_NOT_ALLOWED, REQUEST_ID_REUSED.
-   * Callers: client, admin, harness, session.
+   * Callers: client, admin, harness, session, work_item.
    *
    * @generated from rpc tendon.v1.MemoryService.UpdateMemory
    */
@@ -1190,7 +1190,7 @@ export declare const MemoryService: GenService<{
    * Effect: the memory is gone; a version says so. Also in an archived store.
    * Idempotency: a repeat with the same request_id succeeds; deleting one that is gone fails with NOT_FOUND.
    * Fails: NOT_FOUND, MEMORY_PRECONDITION_FAILED, ROLE_NOT_ALLOWED, REQUEST_ID_REUSED.
-   * Callers: client, admin, harness, session.
+   * Callers: client, admin, harness, session, work_item.
    *
    * @generated from rpc tendon.v1.MemoryService.DeleteMemory
    */

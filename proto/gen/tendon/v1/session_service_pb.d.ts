@@ -1298,7 +1298,7 @@ export declare const SessionService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND.
-   * Callers: client, admin, harness.
+   * Callers: client, admin, harness, worker, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.GetSession
    */
@@ -1376,7 +1376,7 @@ export declare const SessionService: GenService<{
    * internal are equal. Without ids a retry may append twice.
    * Fails: NOT_FOUND, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
    * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, INVALID_FIELD, MESSAGE_TOO_LARGE.
-   * Callers: client, admin, harness, worker, session.
+   * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.EmitEvents
    */
@@ -1395,7 +1395,7 @@ export declare const SessionService: GenService<{
    * Fails: NOT_FOUND, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
    * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, INVALID_FIELD, MESSAGE_TOO_LARGE, UNAVAILABLE while too many bytes are
    * on their way to this server.
-   * Callers: client, admin, harness, worker, session.
+   * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.EmitLargeEvents
    */
@@ -1411,7 +1411,7 @@ export declare const SessionService: GenService<{
    * Idempotency: a read.
    * Fails: NOT_FOUND, also for an event that a cursor names and the session does not have, RESYNC for a cursor behind the
    * log's head, LEASE_FENCED when `internal` is asked for with an older lease, INVALID_FIELD.
-   * Callers: client, admin, harness, worker, session.
+   * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.GetEvents
    */
@@ -1426,7 +1426,7 @@ export declare const SessionService: GenService<{
    * Effect: none.
    * Idempotency: a read; after a disconnect the position of the last event seen is the cursor to go on from.
    * Fails: NOT_FOUND, RESYNC for a cursor that cannot be served, DRAINING when the server stops.
-   * Callers: client, admin, harness, worker, session.
+   * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.WatchEvents
    */
@@ -1515,7 +1515,7 @@ export declare const SessionService: GenService<{
    * Effect: none.
    * Idempotency: a read; `offset_bytes` resumes.
    * Fails: NOT_FOUND, RESYNC for an offset behind the end.
-   * Callers: client, admin, harness, worker, session.
+   * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.ReadPayload
    */

@@ -557,7 +557,7 @@ export declare const SkillService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND.
-   * Callers: client, admin.
+   * Callers: client, admin, work_item.
    *
    * @generated from rpc tendon.v1.SkillService.GetSkillVersion
    */
@@ -602,7 +602,7 @@ export declare const SkillService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND.
-   * Callers: client, admin.
+   * Callers: client, admin, work_item.
    *
    * @generated from rpc tendon.v1.SkillService.DownloadSkillVersion
    */
