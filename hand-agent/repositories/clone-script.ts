@@ -13,16 +13,18 @@ export const CLONE_EXITS = { noGit: 40, notEmpty: 41, notCloned: 42, notCheckedO
  */
 export const CLONE_SCRIPT = `
 url=$1 path=$2 branch=$3 tag=$4 commit=$5 seed=$6
-command -v git >/dev/null 2>&1 || exit ${CLONE_EXITS.noGit}
-[ -z "$(ls -A "$path" 2>/dev/null)" ] && [ ! -f "$path" ] || exit ${CLONE_EXITS.notEmpty}
-fail() { cd / && rm -rf "$path" "$seed" "$seed.git"; exit "$1"; }
+drop_seed() { [ -z "$seed" ] || rm -rf "$seed" "$seed.git"; }
+stop() { drop_seed; exit "$1"; }
+fail() { cd / && rm -rf "$path"; stop "$1"; }
+command -v git >/dev/null 2>&1 || stop ${CLONE_EXITS.noGit}
+[ -z "$(ls -A "$path" 2>/dev/null)" ] && [ ! -f "$path" ] || stop ${CLONE_EXITS.notEmpty}
 set -- --quiet --no-checkout
 if [ -n "$seed" ]; then
   git init --quiet --bare "$seed.git" >&2 && git -C "$seed.git" fetch --quiet "$seed" '+refs/*:refs/*' >&2 &&
     set -- "$@" --reference-if-able "$seed.git" --dissociate
 fi
 mkdir -p "$(dirname "$path")" && git clone "$@" -- "$url" "$path" >&2 || fail ${CLONE_EXITS.notCloned}
-rm -rf "$seed" "$seed.git"
+drop_seed
 cd "$path" || fail ${CLONE_EXITS.notCloned}
 at=HEAD
 if [ -n "$commit" ]; then
@@ -50,5 +52,5 @@ git for-each-ref --format='%(objectname) %(refname)' refs/remotes/origin refs/ta
 /** Writes a bundle of all that was cloned to its output. */
 export const BUNDLE_SCRIPT = `cd "$1" && exec git bundle create --quiet - --remotes=origin --tags`;
 
-/** Removes what a clone that was cut off has left: a directory with a repository in it. */
-export const REMOVE_SCRIPT = `[ ! -e "$1/.git" ] || rm -rf "$1"`;
+/** Removes what a clone that was cut off has left: a directory with a repository in it, and the bundle. */
+export const REMOVE_SCRIPT = `rm -rf "$2" "$2.git"; [ ! -e "$1/.git" ] || rm -rf "$1"`;

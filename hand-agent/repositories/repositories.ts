@@ -87,6 +87,7 @@ class Clone {
   private readonly repository: GitRepository;
   private readonly path: string;
   private readonly callId: string;
+  private readonly seedPath: string;
   private readonly signal: AbortSignal;
 
   constructor(
@@ -101,6 +102,7 @@ class Clone {
     this.repository = repository;
     this.path = pathIn(hand, repository);
     this.callId = `repository-${number}`;
+    this.seedPath = join(hand.outputsDir, `.${this.callId}.bundle`);
     this.signal = signal;
   }
 
@@ -118,9 +120,11 @@ class Clone {
 
   async remove(signal: AbortSignal): Promise<void> {
     const { hand, path, callId } = this;
-    await runScript(hand, { script: REMOVE_SCRIPT, args: [path], callId, read: textOf }, signal).catch(
-      () => {},
-    );
+    await runScript(
+      hand,
+      { script: REMOVE_SCRIPT, args: [path, this.seedPath], callId, read: textOf },
+      signal,
+    ).catch(() => {});
   }
 
   /** The only place where cloning is tried again: a proxy or a host that is away for a moment costs no hand its repository. */
@@ -167,7 +171,7 @@ class Clone {
 
   /** A seed that cannot be put there is done without. */
   private async putSeed(kept: Kept): Promise<string> {
-    const path = join(this.hand.outputsDir, `.${this.callId}.bundle`);
+    const path = this.seedPath;
     try {
       await this.hand.writeFile(path, kept.read(), { mode: 0o600, signal: this.signal });
       return path;

@@ -188,8 +188,12 @@ async function transfer(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
     throw new GitRefusal("bad_request", "this is no transfer that was offered to the session", "proxy");
   if (action.expiresAtMs < deps.clock.nowMs())
     throw new GitRefusal("forbidden", "the host's offer of this transfer has run out; ask again", "proxy");
-  const came = await send(deps, exchange, action);
+  // At the repository's own host the credential counts where the answer names none, as it does for git-lfs itself.
+  const isHome = new URL(action.url).origin === new URL(asked.repositoryUrl).origin;
+  const own = isHome && action.headers.authorization === undefined ? grant : undefined;
+  const came = await send(deps, exchange, action, own?.headers);
   const status = came.statusCode ?? 0;
+  own?.used(String(status));
   if (REDIRECTS.has(status) && action.method === "GET")
     return redirect(deps, exchange, action, came.headers.location);
   if (status < 200 || status > 299) {
@@ -201,17 +205,17 @@ async function transfer(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
   pipeline(came, response, () => {});
 }
 
-function send({ outbound }: LfsDeps, exchange: LfsExchange, action: LfsAction): Promise<IncomingMessage> {
-  const { asked, request, response, grant } = exchange;
-  const { method, url, headers } = action;
-  // At the repository's own host the credential counts where the answer names none, as it does for git-lfs itself.
-  const isHome =
-    new URL(url).origin === new URL(asked.repositoryUrl).origin && headers.authorization === undefined;
+function send(
+  { outbound }: LfsDeps,
+  { request, response }: LfsExchange,
+  { method, url, headers }: LfsAction,
+  credential: Grant["headers"] = {},
+): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {
     const outgoing = httpsRequest(url, {
       agent: outbound.https,
       method,
-      headers: { ...only(request.headers, TO_HOST), ...headers, ...(isHome ? grant?.headers : undefined) },
+      headers: { ...only(request.headers, TO_HOST), ...headers, ...credential },
     });
     outgoing.once("response", resolve);
     outgoing.once("error", reject);

@@ -112,12 +112,13 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
   }, 120_000);
 
   test.skipIf(whyNoDocker() !== undefined)(
-    "is cloned, pushed to and pulled from in a container with the network none",
+    "is cloned, pushed to and pulled from in a container with the network none, until its token is wrong or revoked",
     async () => {
+      const own = await rig.newVault("private/one.git");
       const image = await ensureGitImage(engine!);
       const environment = { driver: "docker", image, network: { mode: NetworkMode.NONE } };
       const repositories = [{ url: rig.url("private/one.git"), pushBranches: ["agent/*"] }];
-      const session = await rig.newSession({ repositories, vaultIds: [vaultId], environment });
+      const session = await rig.newSession({ repositories, vaultIds: [own.vaultId], environment });
       expect(
         await session.bash(
           `cd one && echo text >contained && ${COMMIT} contained && git push -q origin HEAD:agent/a; echo $?`,
@@ -127,7 +128,16 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
         /may not push here[\s\S]*\n1\n$/,
       );
       await rig.host.git("private/one.git", "branch", "-f", "main", "agent/a");
-      expect(await session.bash("git fetch -q && git log -1 --format=%s origin/main")).toBe("contained\n");
+      expect(await session.bash("git pull -q --no-rebase origin main && git log -1 --format=%s")).toBe(
+        "contained\n",
+      );
+      const { vaults } = rig.vault.home;
+      const push = "git push -q origin HEAD:agent/b 2>&1; echo $?";
+      const secret = { form: { case: "plain" as const, value: { value: "a wrong token", userName: "bot" } } };
+      await vaults.updateCredential({ credentialId: own.credentialId, secret });
+      expect(await session.bash(push)).toMatch(/refuses the session's credential[\s\S]*\n128\n$/);
+      await vaults.archiveCredential({ credentialId: own.credentialId });
+      expect(await session.bash(push)).toMatch(/no vault of the session has one[\s\S]*\n128\n$/);
     },
     180_000,
   );
