@@ -2,7 +2,8 @@
  * The proxy's connection to the server.
  *
  * P1 There is one at a time; the next is dialled only when the last has ended.
- * P2 A connection that is silent for longer than the server said is ended here, whatever the socket believes.
+ * P2 A connection that is silent for longer than the server said is ended here, whatever the socket believes. A proxy that was
+ *    held up itself reads what came meanwhile before it judges.
  * P3 Delays between attempts grow, and start over only after a connection has stood.
  */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
@@ -13,6 +14,7 @@ import type { Connection } from "../kit/dial/dial.ts";
 import { messageOf, TendonError } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
+import { SilenceWatch } from "../kit/silence.ts";
 import { HeartbeatSchema } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import {
   type AskTunnel,
@@ -94,9 +96,8 @@ export class ServerLink implements Service {
     let stopBeating = clock.after(WELCOME_TIMEOUT_MS, () => give("the server did not say welcome in time"));
     let received = 0n;
     let sent = 0n;
-    const beat = (welcome: ProxyWelcome) => {
-      const timeoutMs = welcome.heartbeatTimeout ? durationMs(welcome.heartbeatTimeout) : DEFAULT_TIMEOUT_MS;
-      if (clock.monotonicMs() - lastHeardMs > timeoutMs)
+    const beat = (silence: SilenceWatch) => {
+      if (silence.isOver(clock.monotonicMs() - lastHeardMs))
         return give("nothing was heard from the server for too long");
       sent += 1n;
       const heartbeat = create(HeartbeatSchema, { sequence: sent, receivedSequence: received });
@@ -112,7 +113,11 @@ export class ServerLink implements Service {
           const welcome = message.kind.value;
           stopBeating();
           const everyMs = welcome.heartbeatEvery ? durationMs(welcome.heartbeatEvery) : DEFAULT_BEAT_MS;
-          stopBeating = clock.every(everyMs, () => beat(welcome));
+          const { heartbeatTimeout } = welcome;
+          const silence = new SilenceWatch(
+            heartbeatTimeout ? durationMs(heartbeatTimeout) : DEFAULT_TIMEOUT_MS,
+          );
+          stopBeating = clock.every(everyMs, () => beat(silence));
           backoff.connected();
           this.connected = true;
           log.info({ replicaId: welcome.replicaId }, "connected to the server");

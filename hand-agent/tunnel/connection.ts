@@ -6,6 +6,7 @@
  *   over       one outcome; nothing of the connection is left
  *
  * C1 It is over at the latest when nothing was heard for `heartbeat_timeout` (H3); transport keepalive is not relied on.
+ *    An agent that was held up itself reads what came meanwhile before it judges.
  * C2 Its end aborts its signal first: no stream or answer of this connection reaches a later one.
  * C3 It has one outcome, the first one.
  * C4 A server that says it is about to stop is left at a random moment of its grace, so that not all agents move at once.
@@ -14,6 +15,7 @@ import { setMaxListeners } from "node:events";
 import type { Clock } from "../../kit/clock.ts";
 import { TendonError } from "../../kit/errors.ts";
 import type { BidiCall, Client } from "../../kit/rpc/client.ts";
+import { SilenceWatch } from "../../kit/silence.ts";
 import type {
   ConnectRequest,
   ConnectRequestSchema,
@@ -139,8 +141,9 @@ export class Connection {
     const timeoutMs = bounded(millis(welcome.heartbeatTimeout, 20_000), HEARTBEAT_TIMEOUT_MS);
     const tunnel: Tunnel = { welcome, client, signal: this.aborter.signal, send: (kind) => this.send(kind) };
     const stopSending = clock.every(everyMs, () => this.beat());
-    // Looked at four times in the bound, so that a silence is found at most a quarter late.
-    const stopWatching = clock.every(timeoutMs / 4, () => this.watch(timeoutMs));
+    // Two of four looks in the bound have to find it silent: between three quarters and all of it.
+    const silence = new SilenceWatch(timeoutMs / 2);
+    const stopWatching = clock.every(timeoutMs / 4, () => this.watch(silence));
     const stopHeartbeats = () => {
       stopSending();
       stopWatching();
@@ -170,11 +173,10 @@ export class Connection {
     });
   }
 
-  private watch(timeoutMs: number): void {
+  private watch(silence: SilenceWatch): void {
     if (this.state.phase !== "standing") return;
-    // A quarter is taken off for the rhythm of looking.
     const silentMs = this.deps.clock.monotonicMs() - this.state.lastHeardMs;
-    if (silentMs <= timeoutMs * 0.75) return;
+    if (!silence.isOver(silentMs)) return;
     this.end({ kind: "broken", detail: `nothing was heard from the server for ${Math.round(silentMs)} ms` });
   }
 

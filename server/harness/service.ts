@@ -4,6 +4,7 @@ import { durationFromMs, durationMs, timestampFromDate } from "@bufbuild/protobu
 import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { SilenceWatch } from "../../kit/silence.ts";
 import {
   type HarnessHello,
   type HarnessService,
@@ -227,8 +228,9 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
   /** Sends heartbeats, and ends a connection that has been silent for too long (H3). */
   private watchSilence(connection: HarnessConnection): () => void {
     const { clock } = this.deps;
+    const silence = new SilenceWatch(HEARTBEAT_TIMEOUT_MS);
     return clock.every(HEARTBEAT_EVERY_MS, () => {
-      if (clock.monotonicMs() - connection.lastHeardMs > HEARTBEAT_TIMEOUT_MS) {
+      if (silence.isOver(clock.monotonicMs() - connection.lastHeardMs)) {
         connection.outbox.end(
           new TendonError("UNAVAILABLE", "nothing was heard from the harness for too long"),
         );

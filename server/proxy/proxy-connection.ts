@@ -6,6 +6,7 @@ import { type Clock, within } from "../../kit/clock.ts";
 import { REASONS, type Reason, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { Outbox } from "../../kit/outbox.ts";
+import type { SilenceWatch } from "../../kit/silence.ts";
 import type {
   ProxyAnswer,
   ProxyHello,
@@ -76,9 +77,9 @@ export class ProxyConnection {
     if (sequence !== undefined) this.received = sequence;
   }
 
-  /** Sends a heartbeat, or ends the connection when the proxy was silent for longer than `timeoutMs` (H3). */
-  beat(nowMs: number, timeoutMs: number): void {
-    if (nowMs - this.lastHeardMs > timeoutMs) {
+  /** Sends a heartbeat, or ends the connection when the proxy was silent for too long (H3). */
+  beat(nowMs: number, silence: SilenceWatch): void {
+    if (silence.isOver(nowMs - this.lastHeardMs)) {
       this.end(new TendonError("UNAVAILABLE", "nothing was heard from the proxy for too long"));
       return;
     }

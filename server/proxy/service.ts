@@ -4,6 +4,7 @@ import { invalidField, messageOf, TendonError } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { SilenceWatch } from "../../kit/silence.ts";
 import type {
   OpenTunnelRequest,
   ProxyHello,
@@ -48,9 +49,8 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
       () => connection.end(),
       (error: unknown) => connection.outbox.end(error),
     );
-    const stopBeating = clock.every(HEARTBEAT_EVERY_MS, () =>
-      connection.beat(clock.monotonicMs(), HEARTBEAT_TIMEOUT_MS),
-    );
+    const silence = new SilenceWatch(HEARTBEAT_TIMEOUT_MS);
+    const stopBeating = clock.every(HEARTBEAT_EVERY_MS, () => connection.beat(clock.monotonicMs(), silence));
     context.signal.addEventListener("abort", () => connection.end(), { once: true });
     if (context.signal.aborted) connection.end();
     try {

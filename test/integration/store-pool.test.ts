@@ -154,6 +154,7 @@ describe("a transaction", () => {
   test("that conflicts with others is run again until each has counted once", async () => {
     await pool.query("insert into counters values ('shared', 0)");
     let runs = 0;
+    let haveRead = 0;
     const increment = () =>
       inTransaction(
         pool,
@@ -162,6 +163,9 @@ describe("a transaction", () => {
           const { rows } = await transaction.query<{ value: number }>(
             "select value from counters where name = 'shared'",
           );
+          // All have read before anybody writes, however slowly they are connected.
+          haveRead += 1;
+          await eventually(() => haveRead >= 3, { everyMs: 1 });
           await transaction.query("update counters set value = $1 where name = 'shared'", [
             (rows[0]?.value ?? 0) + 1,
           ]);

@@ -59,7 +59,8 @@ export class FakeClock implements Clock {
       if (next === undefined || next.dueMs > untilMs) break;
       this.currentMs = Math.max(this.currentMs, next.dueMs);
       if (next.everyMs === undefined) this.timers.delete(next);
-      else next.dueMs += next.everyMs;
+      // As the system does it: rounds that a sleeping machine missed are not made up for.
+      else next.dueMs = this.currentMs + next.everyMs;
       next.run();
       await settle();
     }
