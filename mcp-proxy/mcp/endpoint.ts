@@ -172,11 +172,8 @@ export class McpEndpoint {
       if (message?.method === "initialize" && answer.response.ok && given !== null) {
         sessions.opened(full, given, answer.grant);
       }
-      if (exchange.method === "DELETE" && answer.response.ok)
-        sessions.forget(exchange.headers[SESSION_HEADER] ?? "");
-      const kept = sessions.isKnown(exchange.headers[SESSION_HEADER])
-        ? exchange.headers[SESSION_HEADER]
-        : undefined;
+      if (exchange.method === "DELETE" && answer.response.ok) sessions.forget(full);
+      const kept = sessions.isKnown(full) ? exchange.headers[SESSION_HEADER] : undefined;
       await passAnswer(answer, response, kept);
     } catch (error) {
       if (!response.destroyed) throw error;

@@ -9,7 +9,9 @@ import { McpRefusal } from "./refusal.ts";
 import { type Exchange, SESSION_HEADER } from "./upstream.ts";
 
 export interface McpSession {
+  /** As its server has chosen it. */
   readonly id: string;
+  readonly key: string;
   readonly sessionId: string;
   readonly serverName: string;
   readonly url: string;
@@ -53,28 +55,32 @@ export class McpSessions {
     this.stopLooking();
   }
 
-  /** Throws where the id is another's. */
-  find({ headers, caller, server }: Exchange): McpSession | undefined {
-    const session = this.kept.get(headers[SESSION_HEADER] ?? "");
-    if (session === undefined) return undefined;
-    if (
-      session.sessionId !== caller.sessionId ||
-      session.serverName !== server.name ||
-      session.url !== server.url
-    ) {
-      throw new McpRefusal(404, "not_found_error", "there is no such MCP session");
+  /** Throws where the id is another's at the same server. Servers choose ids, and two of them may choose the same. */
+  find(exchange: Exchange): McpSession | undefined {
+    const id = exchange.headers[SESSION_HEADER] ?? "";
+    if (id === "") return undefined;
+    const session = this.kept.get(keyOf(exchange, id));
+    if (session === undefined) {
+      const isAnothers = [...this.kept.values()].some(
+        (other) => other.id === id && (other.url === exchange.server.url || isOwn(other, exchange)),
+      );
+      if (isAnothers) throw new McpRefusal(404, "not_found_error", "there is no such MCP session");
+      return undefined;
     }
     session.usedAtMs = this.clock.monotonicMs();
     return session;
   }
 
   /** The server has answered a client's `initialize` with this id. */
-  opened({ caller, server, body, headers }: Exchange, id: string, grant: Grant | undefined): void {
-    if (id.length > 1024 || this.kept.has(id)) return;
+  opened(exchange: Exchange, id: string, grant: Grant | undefined): void {
+    const { caller, server, body, headers } = exchange;
+    const key = keyOf(exchange, id);
+    if (id.length > 1024 || this.kept.has(key)) return;
     const ofOne = [...this.kept.values()].filter(({ sessionId }) => sessionId === caller.sessionId);
     if (ofOne.length >= MAX_KEPT_OF_ONE) this.drop(ofOne[0]!);
-    this.kept.set(id, {
+    this.kept.set(key, {
       id,
+      key,
       sessionId: caller.sessionId,
       serverName: server.name,
       url: server.url,
@@ -91,12 +97,13 @@ export class McpSessions {
 
   /** What is not kept any more is ended at its server, too: nobody else would. */
   private drop(session: McpSession): void {
-    this.kept.delete(session.id);
+    this.kept.delete(session.key);
     this.close(session);
   }
 
-  used({ headers }: Exchange, _usedId: string, grant: Grant | undefined): void {
-    const session = this.kept.get(headers[SESSION_HEADER] ?? "");
+  used(exchange: Exchange, grant: Grant | undefined): void {
+    const { headers } = exchange;
+    const session = this.kept.get(keyOf(exchange, headers[SESSION_HEADER] ?? ""));
     if (session === undefined) return;
     session.grant = grant;
     session.protocolVersion = headers["mcp-protocol-version"] ?? session.protocolVersion;
@@ -122,12 +129,13 @@ export class McpSessions {
     return session.renewal;
   }
 
-  forget(id: string): void {
-    this.kept.delete(id);
+  /** The client has ended the one that it names. */
+  forget(exchange: Exchange): void {
+    this.kept.delete(keyOf(exchange, exchange.headers[SESSION_HEADER] ?? ""));
   }
 
-  isKnown(id: string | undefined): boolean {
-    return id !== undefined && this.kept.has(id);
+  isKnown(exchange: Exchange): boolean {
+    return this.kept.has(keyOf(exchange, exchange.headers[SESSION_HEADER] ?? ""));
   }
 
   /** Called when the Tendon session ends; the returned function calls it off. */
@@ -144,7 +152,17 @@ export class McpSessions {
   take(sessionId: string): McpSession[] {
     for (const end of this.endings.get(sessionId) ?? []) end();
     const found = [...this.kept.values()].filter((session) => session.sessionId === sessionId);
-    for (const { id } of found) this.kept.delete(id);
+    for (const { key } of found) this.kept.delete(key);
     return found;
   }
+}
+
+/** An id means something together with whose it is and of which server alone. */
+function keyOf({ caller, server }: Pick<Exchange, "caller" | "server">, id: string): string {
+  return JSON.stringify([caller.sessionId, server.name, server.url, id]);
+}
+
+/** The agent has another URL under this name by now. */
+function isOwn({ sessionId, serverName }: McpSession, { caller, server }: Exchange): boolean {
+  return sessionId === caller.sessionId && serverName === server.name;
 }

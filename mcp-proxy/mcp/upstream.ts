@@ -110,7 +110,7 @@ export class Upstream {
         response = await this.request(exchange, usedId, grant);
       }
       this.judge(exchange, response, grant);
-      this.deps.sessions.used(exchange, usedId, grant);
+      this.deps.sessions.used(exchange, grant);
       return { response, secrets: grant?.secrets ?? [], grant, usedId };
     } catch (error) {
       if (exchange.signal.aborted) throw exchange.signal.reason;
@@ -169,6 +169,10 @@ export class Upstream {
         server.name,
         `refuses ${grant === undefined ? "to answer without a credential" : "the credential"} (${status})`,
       );
+    }
+    const given = headers.get(SESSION_HEADER) ?? "";
+    if (grant?.secrets.some((secret) => given.includes(secret))) {
+      throw new UpstreamFailure(server.name, "gave an MCP session the name of a secret", true);
     }
     const isJson = (headers.get("content-type") ?? "").includes("json");
     if (status >= 500 && !isJson)

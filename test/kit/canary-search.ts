@@ -24,7 +24,7 @@ export function newCanary(name: string, tail = "+/~%a"): Canary {
 
 /** Each form of a secret by its name. Those of the bare word inside find it too where only a part was taken over or escaped. */
 export function formsOf(secret: string): [form: string, text: string][] {
-  const word = /^canary-[0-9a-f]{20}/.exec(secret)?.[0] ?? secret;
+  const word = wordOf(secret);
   const hex = Buffer.from(word).toString("hex");
   return [
     ["plain", word],
@@ -44,6 +44,54 @@ function base64Within(word: string, offset: number, encoding: "base64" | "base64
   const text = Buffer.from("x".repeat(offset) + word).toString(encoding);
   const whole = Math.floor(((offset + word.length) * 8) / 6);
   return text.slice(Math.ceil((offset * 8) / 6), whole);
+}
+
+/** Names of the canaries that bytes hold, in any of their forms, also as the two-byte text that engines keep in memory. */
+export function canariesIn(canaries: readonly Canary[], bytes: Buffer): Set<string> {
+  const found = new Set<string>();
+  // Each begins alike: where that is not, nothing of them is.
+  for (const [form, beginning] of BEGINNINGS) {
+    for (let at = bytes.indexOf(beginning); at >= 0; at = bytes.indexOf(beginning, at + 1)) {
+      const around = bytes.subarray(at, at + AROUND);
+      for (const { name, secret } of canaries) {
+        if (textsOf(secret, form).some((text) => around.indexOf(text) === 0)) found.add(name);
+      }
+    }
+  }
+  return found;
+}
+
+/** More than any form of a canary's word. */
+const AROUND = 256;
+const MARK = "canary-";
+
+/** How a canary begins in each form; those in base64 by how many bytes precede it. */
+const BEGINNINGS: readonly [form: string, bytes: Buffer][] = [
+  ["plain", Buffer.from(MARK)],
+  ["utf-16", Buffer.from(MARK, "utf16le")],
+  ["hex", Buffer.from(Buffer.from(MARK).toString("hex"))],
+  ["HEX", Buffer.from(Buffer.from(MARK).toString("hex").toUpperCase())],
+  ...[0, 1, 2].map((offset): [string, Buffer] => [
+    `base64 ${offset}`,
+    Buffer.from(base64Within(MARK, offset, "base64")),
+  ]),
+];
+
+function textsOf(secret: string, form: string): Buffer[] {
+  const word = wordOf(secret);
+  if (form === "plain") return [Buffer.from(word)];
+  if (form === "utf-16") return [Buffer.from(word, "utf16le")];
+  const hex = Buffer.from(word).toString("hex");
+  if (form === "hex") return [Buffer.from(hex)];
+  if (form === "HEX") return [Buffer.from(hex.toUpperCase())];
+  const offset = Number(form.slice(-1));
+  return (["base64", "base64url"] as const).map((encoding) =>
+    Buffer.from(base64Within(word, offset, encoding)),
+  );
+}
+
+function wordOf(secret: string): string {
+  return /^canary-[0-9a-f]{20}/.exec(secret)?.[0] ?? secret;
 }
 
 /** Looks through files, and folders with all below. What vanishes meanwhile is left out; anything else unreadable is an error. */
