@@ -38,8 +38,10 @@ export async function listenForRedirect(port: number): Promise<RedirectListener>
       200,
       "The answer has arrived. How it ended stands in your terminal; this window can be closed.",
     );
-    wanted.resolve(answer);
+    const { resolve } = wanted;
     wanted = undefined;
+    // Whoever has the answer closes, and the browser should have its page by then.
+    response.once("close", () => resolve(answer));
   });
   server.maxConnections = MAX_CONNECTIONS;
   server.requestTimeout = REQUEST_WITHIN_MS;
@@ -53,7 +55,8 @@ export async function listenForRedirect(port: number): Promise<RedirectListener>
       }),
     close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      server.closeIdleConnections();
+      // Browsers open connections ahead that they never use; nobody should wait for these.
+      server.closeAllConnections();
       return closed;
     },
   };
