@@ -14,6 +14,7 @@ import {
   type WarmSpec,
 } from "./drivers/driver.ts";
 import { mountConfigOf, mountSpecsOf } from "./mounts/mount-config.ts";
+import { PACKAGE_HOSTS, packageCommands } from "./package-commands.ts";
 import { withGitVariables } from "./repositories/git-variables.ts";
 import { runSetup } from "./setup-commands.ts";
 import { TRUST_DIR, trustVariables } from "./trust/trust-files.ts";
@@ -108,8 +109,12 @@ function inlineOf({ kind }: HandResourceMessage): HandResource[] {
   }
 }
 
-function checkEnvironment({ image, container, network }: EnvironmentSpec, driver: Driver): void {
+function checkEnvironment({ image, container, network, packages }: EnvironmentSpec, driver: Driver): void {
   if (driver.capabilities.containers !== true) {
+    if (packageCommands(packages) !== "")
+      throw new HandError(
+        `the driver ${driver.name} has no image to put packages into; choose the driver docker, or install what is needed on the hand agent's machine`,
+      );
     const { workdir = "", runtime = "", pull = false } = container ?? {};
     const given = image !== "" ? "image" : workdir !== "" || runtime !== "" || pull ? "container" : undefined;
     if (given !== undefined) {
@@ -129,9 +134,11 @@ function checkEnvironment({ image, container, network }: EnvironmentSpec, driver
 
 function containerOf(environment: EnvironmentSpec | undefined): ContainerSpec {
   const { workdir = "", runtime = "", pull = false } = environment?.container ?? {};
+  const packages = packageCommands(environment?.packages);
   return {
     image: environment?.image ?? "",
     pull,
+    ...(packages === "" ? {} : { packages }),
     ...(workdir === "" ? {} : { workdir }),
     ...(runtime === "" ? {} : { runtime }),
   };
@@ -152,14 +159,21 @@ function warmOf(environment: EnvironmentSpec | undefined): WarmSpec | undefined 
 }
 
 function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | undefined {
-  const { mode = NetworkMode.UNSPECIFIED, allowedHosts = [] } = environment?.network ?? {};
+  const {
+    mode = NetworkMode.UNSPECIFIED,
+    allowedHosts = [],
+    allowPackageManagers = false,
+  } = environment?.network ?? {};
   switch (mode) {
     case NetworkMode.UNSPECIFIED:
       return undefined;
     case NetworkMode.NONE:
       return { mode: "none" };
     case NetworkMode.LIMITED:
-      return { mode: "limited", allowedHosts };
+      return {
+        mode: "limited",
+        allowedHosts: allowPackageManagers ? [...allowedHosts, ...PACKAGE_HOSTS] : allowedHosts,
+      };
     case NetworkMode.UNRESTRICTED:
       return { mode: "unrestricted" };
     default:

@@ -98,6 +98,7 @@ export function createAreas(deps: AreaDeps): Area[] {
     workQueue: () => work.queue,
     timing: { provisionTimeoutMs: config.TENDON_PROVISION_TIMEOUT_MS },
     defaultDriver: config.TENDON_DEFAULT_DRIVER,
+    defaultImage: config.TENDON_DEFAULT_IMAGE,
   });
   const work = createWork(deps, sessionLog);
   const harness = createHarnessArea({

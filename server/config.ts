@@ -86,6 +86,11 @@ export const serverSettings = defineSettings({
     default: "process",
     help: "Hand-agent driver of environments that name none.",
   },
+  TENDON_DEFAULT_IMAGE: {
+    parse: text({ maxChars: 512 }),
+    default: "",
+    help: "Image of environments that name neither a driver nor an image, where the default driver makes containers; empty: they have to name one.",
+  },
   ...tracingSettings,
   ...programSettings,
 });

@@ -148,6 +148,8 @@ export interface ContainerSpec {
   readonly runtime?: string;
   /** Gets an image that is missing; else that is an error. */
   readonly pull: boolean;
+  /** Commands that install packages into the image, as root and with the engine's network; once for the same image and text. */
+  readonly packages?: string;
 }
 
 /** Hands that a driver makes ahead, one of which becomes the next hand of the same spec. Drivers without a pool ignore it. */

@@ -23,6 +23,7 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
   checkLabels(spec.labels);
   checkVariables(spec.variables);
   if (spec.network !== undefined) checkNetwork(spec.network);
+  checkPackages(spec);
   if (spec.idleTimeoutMs > MAX_IDLE_MS) throw invalidField("spec.idle_timeout_ms", "must be at most 30 days");
   if (spec.keepParkedMs > MAX_KEPT_MS) throw invalidField("spec.keep_parked_ms", "must be at most 365 days");
   if (spec.maxAgeMs > MAX_KEPT_MS) throw invalidField("spec.max_age_ms", "must be at most 365 days");
@@ -61,11 +62,41 @@ function checkVariables(variables: Readonly<Record<string, string>>): void {
   }
 }
 
-function checkNetwork({ mode, allowedHosts }: Network): void {
+const MANAGERS = ["apt", "cargo", "gem", "go", "npm", "pip"] as const;
+/** What package managers write: no white space, nothing that a program could take for an option. */
+const PACKAGE = /^[^\s\p{Cc}'"`$\\-][^\s\p{Cc}'"`$\\]{0,255}$/u;
+
+function checkPackages({ packages, network, driver }: EnvironmentSpec): void {
+  if (packages === undefined) return;
+  for (const manager of MANAGERS) {
+    const wrong = packages[manager].findIndex((name) => !PACKAGE.test(name));
+    if (wrong >= 0)
+      throw invalidField(
+        `spec.packages.${manager}[${wrong}]`,
+        "must be a package's name, with its version or without",
+      );
+  }
+  const [used] = MANAGERS.filter((manager) => packages[manager].length > 0);
+  if (used === undefined) return;
+  if (driver === "process")
+    throw invalidField(`spec.packages.${used}`, "the driver process has no image to put packages into");
+  const mode = network?.mode ?? NetworkMode.UNSPECIFIED;
+  const isClosed = mode === NetworkMode.LIMITED || mode === NetworkMode.NONE;
+  if (isClosed && network?.allowPackageManagers !== true)
+    throw invalidField(
+      `spec.packages.${used}`,
+      "needs network.allow_package_managers where the network is limited",
+    );
+}
+
+function checkNetwork({ mode, allowedHosts, allowMcpServers, allowPackageManagers }: Network): void {
+  const reachesMore = allowMcpServers || allowPackageManagers;
+  if (reachesMore && mode !== NetworkMode.LIMITED)
+    throw invalidField("spec.network.mode", "hosts are allowed with the mode limited");
   if (allowedHosts.length > 0 && mode !== NetworkMode.LIMITED) {
     throw invalidField("spec.network.allowed_hosts", "only counts with the mode limited");
   }
-  if (mode === NetworkMode.LIMITED && allowedHosts.length === 0) {
+  if (mode === NetworkMode.LIMITED && allowedHosts.length === 0 && !reachesMore) {
     throw invalidField(
       "spec.network.allowed_hosts",
       "the mode limited needs a host; for none use the mode none",

@@ -47,4 +47,6 @@ export interface HandDeps {
   readonly defaultWorkspaceId: string;
   /** Driver of environments that name none. */
   readonly defaultDriver: string;
+  /** Image of those that name neither; empty or not set for none. */
+  readonly defaultImage?: string;
 }

@@ -10,6 +10,7 @@ import type { AgentLink, AgentLinks } from "./agent-link.ts";
 import type { Conclusions } from "./conclusions.ts";
 import type { HandDeps } from "./deps.ts";
 import type { HandEndings } from "./hand-endings.ts";
+import { environmentFor } from "./hand-environment.ts";
 import { provisionedEvent } from "./hand-events.ts";
 import { environmentOf, resourcesOf } from "./hand-messages.ts";
 import { mountsOf } from "./hand-mounts.ts";
@@ -255,7 +256,7 @@ export class Provisioner implements Service {
           value: {
             handId: hand.handId,
             driver: hand.driver,
-            environment: environmentOf(hand),
+            environment: await environmentFor(this.deps, hand),
             resources: [...resourcesOf(hand), ...(await skillFiles(this.deps, hand))],
             sessionId: hand.sessionId ?? "",
             ownerNumber: BigInt(hand.ownerNumber),

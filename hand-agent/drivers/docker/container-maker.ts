@@ -75,6 +75,21 @@ export class ContainerMaker {
     return this.run(unit, false, options);
   }
 
+  /** The image is there afterwards. Rejects with HandError. */
+  async ensureImage(image: string, options: MakeOptions): Promise<void> {
+    const { engine } = this.options;
+    const found = await engine.find("look for the image", (docker) => docker.getImage(image).inspect());
+    if (found !== undefined) return;
+    if (options.pull !== true) throw missingImage(image);
+    await this.pull(image, options);
+  }
+
+  private pull(image: string, options: MakeOptions): Promise<void> {
+    const { engine, clock, credentials } = this.options;
+    const { onProgress = () => {}, outsideTurn = (work) => work(), signal } = options;
+    return outsideTurn(() => pullImage(engine, image, { onProgress, clock, signal, credentials }));
+  }
+
   /** Ends everything of the unit and keeps its files. Idempotent. */
   async removeContainers(unit: string): Promise<void> {
     const { engine } = this.options;
@@ -172,7 +187,7 @@ export class ContainerMaker {
   }
 
   private async create(unit: Unit, networkName: string, options: MakeOptions): Promise<string> {
-    const { engine, clock, credentials } = this.options;
+    const { engine } = this.options;
     const { image, network } = unit.recipe;
     const plan = planContainer(unit.recipe, {
       ...(await this.owner(unit.unit)),
@@ -193,8 +208,7 @@ export class ContainerMaker {
       if (id !== undefined) return create(id);
       if (options.pull !== true) throw missingImage(image);
     }
-    const { onProgress = () => {}, outsideTurn = (work) => work(), signal } = options;
-    await outsideTurn(() => pullImage(engine, image, { onProgress, clock, signal, credentials }));
+    await this.pull(image, options);
     return create();
   }
 

@@ -19,6 +19,7 @@ import {
   HandError,
   type HandSpec,
   type JsonValue,
+  type OutsideTurn,
   type ProbeResult,
   type ToolDefinition,
 } from "../driver.ts";
@@ -31,6 +32,7 @@ import type { EngineSettings } from "./engine-address.ts";
 import { type DockerRecord, HAND_ID, HandRecords } from "./hand-records.ts";
 import { HandsNetwork } from "./hands-network.ts";
 import { imageNames } from "./images.ts";
+import { PackageImages } from "./package-images.ts";
 import { type RegistryAuthOptions, RegistryCredentials } from "./registry-credentials.ts";
 import { tidyEngine } from "./tidy-engine.ts";
 import { type WarmHand, type WarmKind, WarmPools } from "./warm-pool.ts";
@@ -74,6 +76,7 @@ export class DockerDriver implements Driver {
   private readonly maker: ContainerMaker;
   private readonly network: HandsNetwork;
   private readonly warm: WarmPools<WarmUnit>;
+  private readonly packages: PackageImages;
   private readonly live = new Map<string, Promise<DockerHand>>();
   /** Hands on their way out: who asks for one of them waits until it is over. */
   private readonly ending = new Map<string, Promise<unknown>>();
@@ -97,6 +100,7 @@ export class DockerDriver implements Driver {
       clock,
     });
     this.warm = new WarmPools(clock, log);
+    this.packages = new PackageImages({ engine: this.engine, agentId, clock, log });
   }
 
   async probe(): Promise<ProbeResult> {
@@ -139,7 +143,7 @@ export class DockerDriver implements Driver {
         await this.removeLeftovers(spec.handId);
       }
       try {
-        const hand = await this.create(spec, signal);
+        const hand = await this.create(await this.withPackages(spec, signal), signal);
         await putResources(hand, spec, signal);
         signal?.throwIfAborted();
         return hand;
@@ -191,7 +195,21 @@ export class DockerDriver implements Driver {
   /** Removes what is no hand: those made ahead, and the network that nobody uses. */
   async close(): Promise<void> {
     await this.warm.close();
+    await this.packages.close();
     if (this.tidied !== undefined) await this.network.removeIfUnused().catch(() => {});
+  }
+
+  /** From an image that has what the environment wants installed; that costs the machine a turn of its own. */
+  private async withPackages(spec: HandSpec, signal: AbortSignal | undefined): Promise<HandSpec> {
+    const { container, onProgress = () => {} } = spec;
+    if (!container?.packages) return spec;
+    const outsideTurn: OutsideTurn = spec.outsideTurn ?? ((work) => work());
+    const { packages, ...rest } = container;
+    await this.maker.ensureImage(container.image, { pull: container.pull, onProgress, outsideTurn, signal });
+    const image = await outsideTurn(() =>
+      this.packages.prepare(container.image, packages, { signal, onProgress }),
+    );
+    return { ...spec, container: { ...rest, image } };
   }
 
   private async create(spec: HandSpec, signal: AbortSignal | undefined): Promise<DockerHand> {

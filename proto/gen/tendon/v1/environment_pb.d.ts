@@ -233,6 +233,15 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: bool session_files = 21;
    */
   sessionFiles: boolean;
+
+  /**
+   * Packages that hands have from the beginning, put into the image of container drivers and kept there for later hands;
+   * others refuse to make such a hand. Under a limited network they need `allow_package_managers`. They take time: see
+   * `provision_timeout_ms`.
+   *
+   * @generated from field: tendon.v1.Packages packages = 22;
+   */
+  packages?: Packages | undefined;
 };
 
 /**
@@ -240,6 +249,61 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
  * Use `create(EnvironmentSpecSchema)` to create a new message.
  */
 export declare const EnvironmentSpecSchema: GenMessage<EnvironmentSpec>;
+
+/**
+ * Packages by the programs that install them, in this order. Names and versions are written as each program has them.
+ *
+ * @generated from message tendon.v1.Packages
+ */
+export declare type Packages = Message<"tendon.v1.Packages"> & {
+  /**
+   * Debian packages, at most 256, as for all below.
+   *
+   * @generated from field: repeated string apt = 1;
+   */
+  apt: string[];
+
+  /**
+   * Rust programs.
+   *
+   * @generated from field: repeated string cargo = 2;
+   */
+  cargo: string[];
+
+  /**
+   * Ruby gems.
+   *
+   * @generated from field: repeated string gem = 3;
+   */
+  gem: string[];
+
+  /**
+   * Go programs.
+   *
+   * @generated from field: repeated string go = 4;
+   */
+  go: string[];
+
+  /**
+   * Packages of npm, for all programs of the hand.
+   *
+   * @generated from field: repeated string npm = 5;
+   */
+  npm: string[];
+
+  /**
+   * Packages of Python.
+   *
+   * @generated from field: repeated string pip = 6;
+   */
+  pip: string[];
+};
+
+/**
+ * Describes the message tendon.v1.Packages.
+ * Use `create(PackagesSchema)` to create a new message.
+ */
+export declare const PackagesSchema: GenMessage<Packages>;
 
 /**
  * How a hand's container is made.
@@ -362,6 +426,20 @@ export declare type Network = Message<"tendon.v1.Network"> & {
    * @generated from field: repeated string allowed_hosts = 2;
    */
   allowedHosts: string[];
+
+  /**
+   * With limited: also the hosts from which the programs of `Packages` install.
+   *
+   * @generated from field: bool allow_package_managers = 3;
+   */
+  allowPackageManagers: boolean;
+
+  /**
+   * With limited: also the hosts of the MCP servers of the session's agent.
+   *
+   * @generated from field: bool allow_mcp_servers = 4;
+   */
+  allowMcpServers: boolean;
 };
 
 /**

@@ -4,13 +4,16 @@ import { invalidField, TendonError } from "../../../../kit/errors.ts";
 import {
   type EnvironmentSpec,
   EnvironmentSpecSchema,
+  type Network,
   NetworkMode,
   NetworkSchema,
+  PackagesSchema,
 } from "../../../../proto/gen/tendon/v1/environment_pb.js";
 import type { Fields } from "../fields.ts";
 import { patchedMetadata } from "../metadata.ts";
 
-const MANAGERS = ["apt", "cargo", "gem", "go", "npm", "pip"];
+const MANAGERS = ["apt", "cargo", "gem", "go", "npm", "pip"] as const;
+const INSTALL_TIMEOUT_MS = 15 * 60_000;
 
 /** Of a creation. */
 export function newEnvironmentSpec(fields: Fields): EnvironmentSpec {
@@ -50,31 +53,39 @@ function applyConfig(spec: EnvironmentSpec, config: Fields): void {
   }
   config.only("type", "networking", "packages", "tendon");
   const networking = config.object("networking");
-  if (networking !== undefined) spec.network = networkOf(networking);
-  refusePackages(config.object("packages"));
+  if (networking !== undefined) spec.network = networkOf(networking, spec.network);
+  const packages = config.object("packages");
+  if (packages !== undefined) applyPackages(spec, packages);
   const extension = config.object("tendon");
   if (extension !== undefined) applyExtension(spec, extension);
 }
 
 /** Nothing is reached with an empty list, which is a mode of its own in the contract. */
-function networkOf(networking: Fields): EnvironmentSpec["network"] {
+function networkOf(networking: Fields, before: Network | undefined): EnvironmentSpec["network"] {
   const type = networking.word("type", ["unrestricted", "limited"]);
   if (type === undefined) throw invalidField(networking.at("type"), "is required");
   if (type === "unrestricted") return create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
-  for (const name of ["allow_mcp_servers", "allow_package_managers"]) {
-    if (networking.flag(name) === true)
-      throw invalidField(networking.at(name), "is not offered here; name the hosts in allowed_hosts");
-  }
-  const allowedHosts = [...(networking.texts("allowed_hosts") ?? [])];
-  const mode = allowedHosts.length === 0 ? NetworkMode.NONE : NetworkMode.LIMITED;
-  return create(NetworkSchema, { mode, allowedHosts });
+  networking.only("type", "allowed_hosts", "allow_mcp_servers", "allow_package_managers");
+  const isBefore = before?.mode === NetworkMode.NONE || before?.mode === NetworkMode.LIMITED;
+  const kept = isBefore ? before : undefined;
+  const allowMcpServers = networking.flag("allow_mcp_servers") ?? kept?.allowMcpServers ?? false;
+  const allowPackageManagers =
+    networking.flag("allow_package_managers") ?? kept?.allowPackageManagers ?? false;
+  const allowedHosts = [...(networking.texts("allowed_hosts") ?? kept?.allowedHosts ?? [])];
+  const isNone = allowedHosts.length === 0 && !allowMcpServers && !allowPackageManagers;
+  const mode = isNone ? NetworkMode.NONE : NetworkMode.LIMITED;
+  return create(NetworkSchema, { mode, allowedHosts, allowMcpServers, allowPackageManagers });
 }
 
-function refusePackages(packages: Fields | undefined): void {
-  for (const name of MANAGERS) {
-    if ((packages?.texts(name) ?? []).length > 0)
-      throw invalidField(packages!.at(name), "packages are not offered here; use an image that has them");
-  }
+/** What is not said of them stays. */
+function applyPackages(spec: EnvironmentSpec, fields: Fields): void {
+  fields.only("type", ...MANAGERS);
+  const packages = spec.packages ?? create(PackagesSchema);
+  for (const name of MANAGERS) if (fields.has(name)) packages[name] = [...(fields.texts(name) ?? [])];
+  spec.packages = packages;
+  // The first hand waits until they are installed.
+  const hasAny = MANAGERS.some((name) => packages[name].length > 0);
+  if (hasAny && spec.provisionTimeoutMs === 0) spec.provisionTimeoutMs = INSTALL_TIMEOUT_MS;
 }
 
 /** What only Tendon has. */

@@ -4,6 +4,7 @@ import {
   type EnvironmentSpec,
   type Network,
   NetworkMode,
+  type Packages,
 } from "../../../../proto/gen/tendon/v1/environment_pb.js";
 import { timeJson } from "../time-json.ts";
 
@@ -28,9 +29,14 @@ function configJson(spec: EnvironmentSpec) {
   return {
     type: "cloud",
     networking: networkingJson(spec.network),
-    packages: { type: "packages", apt: [], cargo: [], gem: [], go: [], npm: [], pip: [] },
+    packages: packagesJson(spec.packages),
     tendon: { driver, image, pool, labels, session_files: sessionFiles },
   };
+}
+
+function packagesJson(packages: Packages | undefined) {
+  const { apt = [], cargo = [], gem = [], go = [], npm = [], pip = [] } = packages ?? {};
+  return { type: "packages", apt, cargo, gem, go, npm, pip };
 }
 
 function networkingJson(network: Network | undefined) {
@@ -39,7 +45,7 @@ function networkingJson(network: Network | undefined) {
   return {
     type: "limited",
     allowed_hosts: network?.allowedHosts ?? [],
-    allow_mcp_servers: false,
-    allow_package_managers: false,
+    allow_mcp_servers: network?.allowMcpServers ?? false,
+    allow_package_managers: network?.allowPackageManagers ?? false,
   };
 }
