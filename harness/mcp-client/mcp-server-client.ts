@@ -281,9 +281,14 @@ function toolOf(value: unknown, wire: Wire): McpTool | undefined {
   if (!isObject(value) || typeof value.name !== "string" || value.name === "") return undefined;
   const { name, description, inputSchema } = value;
   if (name.length > 128) return undefined;
-  const schema = JSON.stringify(isObject(inputSchema) ? inputSchema : { type: "object" });
+  const schema = JSON.stringify(modelSchema(isObject(inputSchema) ? inputSchema : {}));
   if (schema.length > MAX_SCHEMA_CHARS) return undefined;
   if (wire === WITHOUT_SESSIONS && mirroredParameters(parseObject(schema)) === undefined) return undefined;
   const text = typeof description === "string" ? description.slice(0, MAX_DESCRIPTION_CHARS) : "";
   return { name, description: text, inputSchema: schema };
+}
+
+/** Model APIs refuse a whole request for one tool with these at the root. The server still checks what it is sent by them. */
+function modelSchema({ oneOf: _one, anyOf: _any, allOf: _all, ...schema }: Json): Json {
+  return { ...schema, type: "object" };
 }

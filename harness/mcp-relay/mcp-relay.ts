@@ -44,7 +44,7 @@ const BODY_WITHIN_MS = 30_000;
 const KEPT_OPEN_MS = 600_000;
 const LOOPBACK = /^(127\.0\.0\.1|localhost|\[::1\])(:\d+)?$/i;
 const FORWARDED = new Set(["accept", "content-type", "last-event-id", "user-agent"]);
-const RETURNED = new Set(["content-type", "cache-control", "retry-after", "allow"]);
+const RETURNED = new Set(["content-type", "cache-control", "retry-after", "allow", "x-accel-buffering"]);
 
 class Refusal extends Error {
   readonly status: number;

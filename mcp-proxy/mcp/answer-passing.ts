@@ -6,7 +6,7 @@ import type { ReadableStream } from "node:stream/web";
 import { Redactor } from "./redactor.ts";
 import { type Answer, SESSION_HEADER } from "./upstream.ts";
 
-const PASSED = ["content-type", "mcp-protocol-version", "retry-after", "allow"];
+const PASSED = ["content-type", "mcp-protocol-version", "retry-after", "allow", "x-accel-buffering"];
 
 /** `ownId`: the MCP session as the client knows it. Rejects when either side breaks off. */
 export async function passAnswer(

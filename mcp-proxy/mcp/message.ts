@@ -37,6 +37,8 @@ export function readMessage(body: Buffer): McpMessage {
   if (isCall && (typeof params.name !== "string" || params.name === "" || paramsText === undefined)) {
     throw refused("params.name must name the tool");
   }
+  // Without an id it would be neither recorded nor answered, and some servers would run it all the same.
+  if (isCall && members.get("id") === undefined) throw refused("a call of a tool needs an id");
   if (isCall) onceEach(paramsText!, "params");
   return {
     method,

@@ -2,7 +2,7 @@
  * The official conformance suite as the judge of the proxy: it finds the same in a reference server asked directly and through
  * relay and proxy, on both wires. What it asks for cannot be done by a proxy that changes, loses, or delays what passes.
  */
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, test } from "vitest";
 import { createSendToProxy } from "../../harness/mcp-client/proxy-request.ts";
 import { type McpRelay, startMcpRelay } from "../../harness/mcp-relay/mcp-relay.ts";
 import { judge, type Verdicts, type Wire } from "../kit/mcp-reference/judge.ts";
@@ -39,7 +39,8 @@ const complaints = (verdicts: Verdicts) =>
     .flatMap(([scenario, checks]) => checks.map((check) => `${scenario}: ${check}`))
     .filter((line) => !/ (SUCCESS|SKIPPED)$/.test(line));
 
-test.for<[Wire, number]>([
+// Side by side: the suite waits more than it works.
+test.concurrent.for<[Wire, number]>([
   ["2025-11-25", 33],
   ["2026-07-28", 37],
 ])(
@@ -47,7 +48,7 @@ test.for<[Wire, number]>([
   {
     timeout: WITHIN_MS,
   },
-  async ([wire, scenarios]) => {
+  async ([wire, scenarios], { expect }) => {
     const [direct, through] = await Promise.all([judge(far.url, wire), judge(relay.urlOf(SERVER), wire)]);
     expect(complaints(direct)).toEqual([]);
     expect(Object.keys(direct).length).toBeGreaterThanOrEqual(scenarios);

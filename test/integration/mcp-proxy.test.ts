@@ -236,13 +236,15 @@ describe("a recorded call", () => {
     expect(known.map(({ is_error }) => is_error)).toEqual([false, false]);
   });
 
-  test("of an older brain, of another tool, or that the log does not have is not sent", async () => {
+  test("of an older brain, of another tool, without an id, or that the log does not have is not sent", async () => {
     const session = await newSession();
     const toolUseId = await session.uses("look");
     const status = async (message: object, id: string) =>
       (await session.post(message, { toolUseId: id })).status;
     expect(await status(call("note"), toolUseId)).toBe(400);
     expect(await status(call("note"), "sevt_none")).toBe(404);
+    const { id: _, ...alone } = call("look");
+    expect(await status(alone, toolUseId)).toBe(400);
     await session.taken();
     expect(await status(call("look"), toolUseId)).toBe(409);
     expect(far.seen).toEqual([]);

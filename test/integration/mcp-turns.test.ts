@@ -8,6 +8,7 @@ import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { freePort } from "../kit/free-port.ts";
+import { startReferenceServer } from "../kit/mcp-reference/reference-server.ts";
 import { type Platform, startPlatform } from "../kit/platform.ts";
 
 let api: FakeMessagesApi;
@@ -128,6 +129,23 @@ describe("a turn with an MCP server", () => {
       { is_error: false },
     ]);
     expect(mcp.seen.filter((line) => line === "tools/list").length).toBe(lists);
+  });
+
+  it("works with a server that speaks only the newer wire, whoever holds it later", async () => {
+    const newer = await startReferenceServer("newer");
+    const sessionId = await talk("call test_simple_text", FREE, newer.url);
+    await idle(sessionId);
+    await platform.program("harness").end("SIGKILL");
+    await platform.start("harness");
+    const events = [said("call test_simple_text")];
+    await platform.client(SessionService).emitEvents({ sessionId, events });
+    const content = [{ text: "This is a simple text response for testing." }];
+    const done = await idle(sessionId, 2);
+    expect(payloads(done, "agent.mcp_tool_result")).toMatchObject([{ content }, { content }]);
+    // Also with a tool among its list that no model API takes as its server writes it.
+    expect(payloads(done, "session.error")).toEqual([]);
+    expect(newer.runs.get("test_simple_text")).toBe(2);
+    await newer.stop();
   });
 
   it("waits for a client's word where the agent says nothing else, and does not offer what is disabled", async () => {

@@ -2,7 +2,7 @@
 // and it waits for streams for as little as half a second, which is meant for a machine that does nothing else.
 import { register } from "node:module";
 
-const PATIENCE = 6;
+const PATIENCE = 5;
 const SHORTEST_MS = 250;
 
 const { setTimeout: original } = globalThis;
