@@ -97,6 +97,10 @@ const READ_BYTES = 4 * CHUNK_BYTES;
 /** Of large events and lines of imports that are being put together, of all callers. */
 const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
 
+/** Which way a page's token leads. */
+const FORTH = "forth";
+const BACK = "back";
+
 export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
   private readonly deps: SessionServiceDeps;
   private readonly places: Places;
@@ -137,9 +141,11 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       before?.toISOString(),
     ];
     const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
-    const cursor = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+    const [at, id, direction] = decodePageToken(query, request.pageToken, 3) ?? [];
+    const cursor: Cursor | undefined = at === undefined || id === undefined ? undefined : [at, id];
     if (agentId.includes("\0") || memoryStoreId.includes("\0")) return { sessions: [], nextPageToken: "" };
-    const { items, next } = await this.deps.sessions.list({
+    const isBack = direction === BACK;
+    const { items, next, previous } = await this.deps.sessions.list({
       workspaceId,
       statuses,
       agentId,
@@ -149,11 +155,13 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       createdAtOrAfter: after,
       createdBefore: before,
       size: request.pageSize || DEFAULT_PAGE,
-      after: cursor,
+      after: isBack ? undefined : cursor,
+      before: isBack ? cursor : undefined,
     });
     return {
       sessions: items.map((item) => toSessionMessage(item)),
-      nextPageToken: encodePageToken(query, next),
+      nextPageToken: encodePageToken(query, next && [...next, FORTH]),
+      previousPageToken: encodePageToken(query, previous && [...previous, BACK]),
     };
   }
 

@@ -101,6 +101,13 @@ export interface SessionList {
   readonly createdBefore: Date | undefined;
   readonly size: number;
   readonly after: Cursor | undefined;
+  /** Instead of `after`: the page that ends before this entry. */
+  readonly before?: Cursor | undefined;
+}
+
+export interface SessionPage extends Page<SessionRecord> {
+  /** Its first entry, unless none comes before it. */
+  readonly previous: Cursor | undefined;
 }
 
 /** A session after a change, and the events that the change appended, if it changed anything. */
@@ -118,7 +125,7 @@ export interface SessionStore {
   find(sessionId: string): Promise<SessionRecord | undefined>;
   standing(sessionId: string): Promise<SessionStanding | undefined>;
   /** By time of creation. INVALID_PAGE_TOKEN. */
-  list(query: SessionList): Promise<Page<SessionRecord>>;
+  list(query: SessionList): Promise<SessionPage>;
   /**
    * Sets what is given; an empty metadata value deletes its key. One `session.updated` with what changed, none when
    * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata.

@@ -191,6 +191,31 @@ describe("what a hand leaves in /mnt/session/outputs", () => {
   });
 });
 
+it("lists of sessions are read forwards and backwards", async () => {
+  const made: string[] = [];
+  for (let n = 0; n < 5; n += 1) made.unshift((await newSession()).id);
+  const pageAt = async (page?: string) => {
+    const { data, next_page, prev_page } = await client.beta.sessions.list({
+      limit: 2,
+      ...(page && { page }),
+    });
+    return { ids: data.map(({ id }) => id), next_page, prev_page };
+  };
+  const first = await pageAt();
+  expect(first).toMatchObject({ ids: made.slice(0, 2), prev_page: null });
+  const second = await pageAt(first.next_page!);
+  expect(second.ids).toEqual(made.slice(2, 4));
+  const third = await pageAt(second.next_page!);
+  expect(third.ids[0]).toBe(made[4]);
+  const back = await pageAt(third.prev_page!);
+  expect(back.ids).toEqual(second.ids);
+  expect((await pageAt(back.next_page!)).ids).toEqual(third.ids);
+  expect(await pageAt(back.prev_page!)).toMatchObject({ ids: first.ids, prev_page: null });
+  await expect(client.beta.sessions.list({ page: second.prev_page!, order: "asc" })).rejects.toMatchObject({
+    status: 400,
+  });
+});
+
 describe("skills", () => {
   const manifest = (name: string, description = "Greets people.") =>
     `---\nname: ${name}\ndescription: >-\n  ${description}\n---\n# How\nRun run.sh.\n`;

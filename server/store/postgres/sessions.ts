@@ -4,9 +4,9 @@ import { newId } from "../../../kit/ids.ts";
 import type { StatusName } from "../event-facts.ts";
 import type { Appended, NewEvent } from "../events.ts";
 import { CALL_TYPES, endedCall, type OpenCall } from "../open-calls.ts";
-import type { Page } from "../page.ts";
+import type { Cursor } from "../page.ts";
 import { sessionArchived } from "../refusals.ts";
-import type { NewSession, SessionList, SessionRecord, SessionStore } from "../sessions.ts";
+import type { NewSession, SessionList, SessionPage, SessionRecord, SessionStore } from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
 import { releaseBlobs } from "./blobs.ts";
 import { eraseLog, giveUpLog } from "./erase-log.ts";
@@ -220,7 +220,7 @@ async function create(transaction: Transaction, session: NewSession) {
   return { session: await findLocked(transaction, sessionId), appended };
 }
 
-async function list(db: Queryable, query: SessionList): Promise<Page<SessionRecord>> {
+async function list(db: Queryable, query: SessionList): Promise<SessionPage> {
   const where: string[] = ["root_session_id is null"];
   const values: unknown[] = [];
   const add = (condition: (parameter: string) => string, value: unknown) => {
@@ -237,15 +237,18 @@ async function list(db: Queryable, query: SessionList): Promise<Page<SessionReco
   if (!query.includeArchived) where.push("archived_at is null");
   if (query.createdAtOrAfter) add((p) => `created_at >= ${p}`, query.createdAtOrAfter);
   if (query.createdBefore) add((p) => `created_at < ${p}`, query.createdBefore);
-  if (query.after) {
-    checkCursor(query.after);
-    const [at, id] = query.after;
-    values.push(at, id);
+  const cursor = query.before ?? query.after;
+  const isBack = query.before !== undefined;
+  // Backwards the list is read in the opposite order, and shown in its own.
+  const ascending = query.ascending !== isBack;
+  if (cursor) {
+    checkCursor(cursor);
+    values.push(...cursor);
     where.push(
-      `(created_at, session_id) ${query.ascending ? ">" : "<"} ($${values.length - 1}::timestamptz, $${values.length})`,
+      `(created_at, session_id) ${ascending ? ">" : "<"} ($${values.length - 1}::timestamptz, $${values.length})`,
     );
   }
-  const order = query.ascending ? "asc" : "desc";
+  const order = ascending ? "asc" : "desc";
   const { rows } = await db.query<SessionRow & { cursor_at: string }>(
     `select ${SESSION_COLUMNS}, created_at::text as cursor_at from sessions
      where ${where.join(" and ")}
@@ -253,8 +256,15 @@ async function list(db: Queryable, query: SessionList): Promise<Page<SessionReco
     values,
   );
   const shown = rows.slice(0, query.size);
-  const last = rows.length > query.size ? shown.at(-1) : undefined;
-  return { items: shown.map(toRecord), next: last && [last.cursor_at, last.session_id] };
+  if (isBack) shown.reverse();
+  const hasMore = rows.length > query.size;
+  const cursorOf = (row: (typeof rows)[number] | undefined): Cursor | undefined =>
+    row && [row.cursor_at, row.session_id];
+  return {
+    items: shown.map(toRecord),
+    next: isBack || hasMore ? cursorOf(shown.at(-1)) : undefined,
+    previous: (isBack ? hasMore : cursor !== undefined) ? cursorOf(shown[0]) : undefined,
+  };
 }
 
 async function update(transaction: Transaction, change: Parameters<SessionStore["update"]>[0]) {

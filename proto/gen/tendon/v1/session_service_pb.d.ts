@@ -186,7 +186,7 @@ export declare type ListSessionsRequest = Message<"tendon.v1.ListSessionsRequest
   pageSize: number;
 
   /**
-   * Token of the page before; empty for the first page.
+   * A token that the last answer gave, in either direction; empty for the first page.
    *
    * @generated from field: string page_token = 2;
    */
@@ -267,6 +267,13 @@ export declare type ListSessionsResponse = Message<"tendon.v1.ListSessionsRespon
    * @generated from field: string next_page_token = 2;
    */
   nextPageToken: string;
+
+  /**
+   * Token of the page before; empty for the first page.
+   *
+   * @generated from field: string previous_page_token = 3;
+   */
+  previousPageToken: string;
 };
 
 /**

@@ -56,7 +56,7 @@ type Json = (session: Session | undefined) => unknown;
 
 async function listSessions({ services, query }: ApiCall, json: Json) {
   const { fromMs, toMs } = rangeOf(query);
-  const { sessions, nextPageToken } = await services.call(method.listSessions, {
+  const { sessions, nextPageToken, previousPageToken } = await services.call(method.listSessions, {
     pageSize: limitOf(query, MOST),
     pageToken: pageOf(query),
     statuses: valuesOf(query, "statuses").map(statusOf),
@@ -67,7 +67,11 @@ async function listSessions({ services, query }: ApiCall, json: Json) {
     ...(Number.isFinite(fromMs) && { createdAtOrAfter: timestampFromMs(fromMs) }),
     ...(Number.isFinite(toMs) && { createdBefore: timestampFromMs(toMs + 1) }),
   });
-  return { data: sessions.map(json), next_page: nextPageToken || null, prev_page: null };
+  return {
+    data: sessions.map(json),
+    next_page: nextPageToken || null,
+    prev_page: previousPageToken || null,
+  };
 }
 
 function statusOf(word: string) {
