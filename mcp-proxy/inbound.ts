@@ -14,6 +14,8 @@ export type McpHandler = (
 ) => Promise<void> | undefined;
 
 const HEADERS_TIMEOUT_MS = 10_000;
+/** Longer than clients keep connections: one that ends just as a request comes loses it. */
+const KEPT_OPEN_MS = 75_000;
 const MAX_CONNECTIONS = 10_000;
 
 export interface Inbound {
@@ -28,7 +30,12 @@ export async function listenInbound(
   mcp: McpHandler = () => undefined,
 ): Promise<Inbound> {
   // Calls may take long, and streams stay open: whoever reads a body bounds it by itself.
-  const options = { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: 0, noDelay: true };
+  const options = {
+    headersTimeout: HEADERS_TIMEOUT_MS,
+    keepAliveTimeout: KEPT_OPEN_MS,
+    requestTimeout: 0,
+    noDelay: true,
+  };
   const server = createServer(options, (request, response) => {
     const path = (request.url ?? "/").split("?", 1)[0] ?? "/";
     const isServed = path.startsWith(MCP_PREFIX) && mcp(request, response, path) !== undefined;

@@ -66,6 +66,8 @@ const DEFAULT_FIRST_BYTES_MS = 10_000;
 const DEFAULT_TLS_POLL_MS = 5_000;
 /** For the headers of an HTTP/1.1 request to arrive. */
 const HEADERS_TIMEOUT_MS = 20_000;
+/** Longer than clients keep connections: one that ends just as a request comes loses it. */
+const KEPT_OPEN_MS = 75_000;
 /** The system probes connections that are silent for so long, so that idle dead ones end some day. */
 const TCP_KEEPALIVE_MS = 60_000;
 const MAX_STREAMS_PER_CONNECTION = 1_000;
@@ -246,7 +248,10 @@ class PortListener implements Listener {
 }
 
 function createHttp1Server(handler: HttpHandler): http.Server {
-  const server = http.createServer({ headersTimeout: HEADERS_TIMEOUT_MS }, handler);
+  const server = http.createServer(
+    { headersTimeout: HEADERS_TIMEOUT_MS, keepAliveTimeout: KEPT_OPEN_MS },
+    handler,
+  );
   // The server never listens itself; this starts its check of slow requests.
   server.emit("listening");
   return server;
