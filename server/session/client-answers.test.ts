@@ -67,6 +67,16 @@ describe("a client's word on a call", () => {
     expect(repeatsOf([confirm("allow")], [own])).toEqual([undefined]);
   });
 
+  test("of a worker that comes too late is answered with the result that stands, whatever it says", () => {
+    const standing = answered(
+      event("user.tool_result", { tool_use_id: "call", content: [], is_error: true }),
+    );
+    const late = event("user.tool_result", { tool_use_id: "call", content: [], is_error: false });
+    expect(repeatsOf([late], [asks({ result: standing })], true)).toEqual([standing]);
+    expect(repeatsOf([late], [asks({ result: standing })])).toEqual([undefined]);
+    expect(repeatsOf([late], [asks()], true)).toEqual([undefined]);
+  });
+
   test("is refused when another one stands, or when the call is closed", () => {
     const denied = asks({ confirmation: answered(confirm("deny", { deny_message: "no" })) });
     for (const word of [confirm("allow"), confirm("deny"), confirm("deny", { deny_message: "never" })])

@@ -14,6 +14,15 @@ const WORKER: Principal = {
   environmentId: "env_1",
 };
 const TOKEN: Principal = { kind: "session", sessionId: "sesn_1", workspaceId: "wrkspc_1", epoch: 1n };
+const WORK_ITEM: Principal = {
+  kind: "work_item",
+  workId: "work_1",
+  claim: 1,
+  isLost: false,
+  sessionId: "sesn_1",
+  workspaceId: "wrkspc_1",
+  environmentId: "env_1",
+};
 const LEASE = create(LeaseProofSchema, { leaseId: "lease_1", epoch: 1n });
 
 const input = (
@@ -54,6 +63,7 @@ describe("who may append what", () => {
     [HARNESS, "brain.inputs_consumed", "brain"],
     [HARNESS, "session.status_idle", "brain"],
     [WORKER, "user.tool_result", "client"],
+    [WORK_ITEM, "user.tool_result", "client"],
     [TOKEN, "user.custom_tool_result", "client"],
   ] as const)("%o may append %s", (principal, type, authority) => {
     const payload =
@@ -73,6 +83,7 @@ describe("who may append what", () => {
     [HARNESS, "acme.created"],
     [HARNESS, "system.message"],
     [WORKER, "user.message"],
+    [WORK_ITEM, "user.message"],
     [TOKEN, "acme.created"],
   ] as const)("%o may not append %s, and is told which event it was", (principal, type) => {
     const fine =
@@ -211,6 +222,8 @@ describe("who may see a session", () => {
     expect(sees({ ...CLIENT, workspaceId: "wrkspc_2" })).toBe(false);
     expect(sees({ ...WORKER, environmentId: "env_3" })).toBe(false);
     expect(sees({ ...TOKEN, sessionId: "sesn_2" })).toBe(false);
+    expect(sees(WORK_ITEM)).toBe(true);
+    expect(sees({ ...WORK_ITEM, sessionId: "sesn_2" })).toBe(false);
     expect(sees({ kind: "anonymous" })).toBe(false);
   });
 });

@@ -4,12 +4,15 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { eventually } from "../kit/eventually.ts";
+import { newerNode } from "../kit/newer-node.ts";
 import { startWorkerRig, type WorkerRig } from "../kit/worker-rig.ts";
 
 let rig: WorkerRig;
 let marks: string;
 
 beforeAll(async () => {
+  // Installed before any test's time begins.
+  await newerNode();
   rig = await startWorkerRig();
   marks = await mkdtemp(join(tmpdir(), "tendon-marks-"));
 }, 300_000);
