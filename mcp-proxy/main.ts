@@ -50,7 +50,7 @@ class ProxyProgram implements Service {
     this.inbound = await listenInbound(
       config.TENDON_PROXY_HOST,
       config.TENDON_PROXY_PORT,
-      () => this.link?.connected ?? false,
+      () => this.link?.connected === true && this.parts?.isWelcomed() === true,
       (request, response, path) => this.parts?.mcp.handle(request, response, path),
     );
     this.tracing = await openTracing({ name: NAME, instanceId: newId("proxy") }, config, log);

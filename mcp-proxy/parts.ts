@@ -73,6 +73,8 @@ export interface ProxyParts {
   start(): Promise<void>;
   stop(): Promise<void>;
   welcomed(welcome: ProxyWelcome): void;
+  /** Whether the keys of session tokens are known. */
+  isWelcomed(): boolean;
   forgetSession(sessionId: string): void;
 }
 
@@ -137,6 +139,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       });
       void listeners.add(ownUrls.filter((url) => URL.canParse(url)));
     },
+    isWelcomed: () => tokenKeys.areKnown,
     forgetSession(sessionId) {
       tunnels.forgetSession(sessionId);
       mcp.forgetSession(sessionId);

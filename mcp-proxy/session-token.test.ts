@@ -32,6 +32,15 @@ const tokenOf = (clock: FakeClock, ttlMs: number) =>
     clock,
   );
 
+test("a session token that comes before the server has said its keys is not called invalid", async () => {
+  const clock = new FakeClock();
+  const keys = new SessionTokenKeys(clock);
+  const token = await tokenOf(clock, 60_000);
+  await expect(keys.verify(token)).rejects.toMatchObject({ reason: "UNAVAILABLE" });
+  await keys.replace(JSON.stringify({ keys: [key.publicKey] }));
+  expect(await keys.verify(token)).toMatchObject({ sessionId: "sesn_1" });
+});
+
 describe("a session token that was found good before", () => {
   test("is refused once its time is over", async () => {
     const clock = new FakeClock();

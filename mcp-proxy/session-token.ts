@@ -23,12 +23,18 @@ interface KnownToken {
 
 export class SessionTokenKeys {
   private readonly clock: Clock;
-  private keys = new Map<string, PublicKeyJwk>();
+  /** Undefined until the server has said them: until then nobody can be told that a token is not valid. */
+  private keys: ReadonlyMap<string, PublicKeyJwk> | undefined;
   /** By hash; the oldest goes first. */
   private known = new Map<string, KnownToken>();
 
   constructor(clock: Clock) {
     this.clock = clock;
+  }
+
+  /** Whether the server has said them. */
+  get areKnown(): boolean {
+    return this.keys !== undefined;
   }
 
   /** Of a welcome: a JWK set as JSON text. Ids are computed, not believed. */
@@ -42,7 +48,7 @@ export class SessionTokenKeys {
     this.known = new Map();
   }
 
-  /** Throws UNAUTHENTICATED, or KEY_EXPIRED. */
+  /** Throws UNAUTHENTICATED, KEY_EXPIRED, or UNAVAILABLE before the first welcome. */
   async verify(token: string): Promise<SessionCaller> {
     const hash = hashSecret(token);
     const found = this.known.get(hash);
@@ -57,8 +63,12 @@ export class SessionTokenKeys {
   }
 
   private async verifySignature(token: string): Promise<KnownToken> {
+    const { keys } = this;
+    if (keys === undefined) {
+      throw new TendonError("UNAVAILABLE", "the proxy is not connected to its server yet; try again");
+    }
     const options = { audience: SESSION_TOKEN_AUDIENCE, clock: this.clock, maxTtlMs: SESSION_TOKEN_TTL_MS };
-    const { subject, claims, expiresAtMs } = await verifyToken((kid) => this.keys.get(kid), token, options);
+    const { subject, claims, expiresAtMs } = await verifyToken((kid) => keys.get(kid), token, options);
     const { workspace, epoch } = claims;
     if (typeof workspace !== "string" || typeof epoch !== "string" || !/^\d{1,18}$/.test(epoch)) {
       throw new TendonError("UNAUTHENTICATED", "the token is not valid");

@@ -9,6 +9,7 @@ import { isWholeRun } from "../kit/fault-trials.ts";
 import { type McpRig, type McpSessionOfTest, SERVER, startMcpRig } from "../kit/mcp-rig.ts";
 import { startProgram } from "../kit/program.ts";
 import { promised } from "../kit/promised.ts";
+import { addressOfProxy } from "../kit/proxy-address.ts";
 
 let rig: McpRig;
 let far: CountingMcpServer;
@@ -60,10 +61,7 @@ describe("a proxy that is killed", () => {
           TENDON_PROXY_PORT: "0",
           TENDON_FAILPOINTS: `${point}=kill`,
         });
-        const proxyUrl = await eventually(() => /"url":"(http:[^"]+)"/.exec(dying.log())?.[1], {
-          withinMs: 60_000,
-        });
-        await eventually(async () => (await fetch(`${proxyUrl}/healthz`)).ok, { withinMs: 60_000 });
+        const proxyUrl = await addressOfProxy(dying);
         await session.post(call(tool), { toolUseId, proxyUrl }).catch(() => undefined);
         expect(await dying.ended).toBe("SIGKILL");
         const result = await resultOf(session, tool, toolUseId);

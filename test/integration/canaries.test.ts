@@ -34,6 +34,7 @@ import { type OauthSide, startOauthSide } from "../kit/oauth-side.ts";
 import { type OwnPostgres, startOwnPostgres } from "../kit/own-postgres.ts";
 import { type Platform, type ProgramName, type RunningProgram, startPlatform } from "../kit/platform.ts";
 import { descendantsOf } from "../kit/process-tree.ts";
+import { addressOfProxy } from "../kit/proxy-address.ts";
 import { type SpanReceiver, startSpanReceiver } from "../kit/span-receiver.ts";
 import { readProc } from "../kit/start-process.ts";
 
@@ -255,7 +256,7 @@ async function heldSession(servers: Record<string, string>, vaultIds: string[]) 
     return id;
   };
   const call = async (server: string, toolUseId?: string, bearer = token) => {
-    const url = /"url":"(http:[^"]+)"/.exec(platform.program("mcp-proxy").log())![1];
+    const url = await addressOfProxy(platform.program("mcp-proxy"));
     return fetch(`${url}/mcp/${sessionId}/${server}`, {
       method: "POST",
       headers: {
