@@ -12,7 +12,9 @@ export function opening(
   destinations: readonly string[],
   context: RpcContext,
 ): CredentialOpening {
-  const detail = { host: hostOf(destination) || destination, epoch: String(epoch) };
+  const host = hostOf(destination);
+  // A variable is asked for by its name; to which host its value goes is told with its use.
+  const detail = { ...(host === "" ? { variable: destination } : { host }), epoch: String(epoch) };
   return { sessionId, destinations, audit: { actor: actorOf(principalOf(context)), detail } };
 }
 

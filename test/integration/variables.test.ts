@@ -79,6 +79,12 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a variable of a session", 
     // The host repeats all three.
     expect(said).toBe("[redacted] Basic [redacted] a [redacted] b");
     expect(await audited("inject", "200")).toMatchObject({ host: `api.example:${rig.host.port}` });
+    const [opened] = await rig.audit({ action: "credential.open", sessionId: hand.sessionId });
+    expect(JSON.parse(opened!.detail)).toEqual({
+      vault_id: expect.stringMatching(/^vlt_/),
+      variable: "API_KEY",
+      epoch: expect.any(String),
+    });
   });
 
   test("reaches the host from python, git and Node, which trust the proxy without being told", async () => {
