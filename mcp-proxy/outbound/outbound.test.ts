@@ -318,7 +318,7 @@ describe("requests", () => {
   });
 });
 
-test("over TLS the certificate must be trusted and be the host's", async () => {
+test("over TLS the certificate must be trusted and be the host's; for one that is not trusted the setting is named", async () => {
   const certificates = await createCertificates();
   closers.push(() => certificates.remove());
   const { certFile, keyFile } = await certificates.issue("far");
@@ -349,7 +349,7 @@ test("over TLS the certificate must be trusted and be the host's", async () => {
     expect(await (await trusting(`https://${host}:${port}/`)).text()).toBe("over TLS");
   }
   expect((await refusal(fetchTrusting()(`https://localhost:${port}/`))).message).toMatch(
-    /UNABLE_TO_VERIFY|SELF_SIGNED/,
+    /(UNABLE_TO_VERIFY|SELF_SIGNED).*TENDON_PROXY_UPSTREAM_CA_FILE/,
   );
   expect((await refusal(trusting(`https://other.test:${port}/`))).message).toMatch(
     /ERR_TLS_CERT_ALTNAME_INVALID/,

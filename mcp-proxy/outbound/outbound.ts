@@ -12,7 +12,7 @@ import { connectThroughProxy } from "../../kit/network/connect-proxy.ts";
 import { dialFirst } from "../../kit/network/dial-first.ts";
 import { parseHost } from "../../kit/network/host-name.ts";
 import { NameError, type NameResolver } from "../../kit/network/name-resolver.ts";
-import { OutboundRefusal } from "./refusal.ts";
+import { notReached, OutboundRefusal } from "./refusal.ts";
 import { type Destination, isPublic, type OutboundRules } from "./rules.ts";
 import { secureSocket } from "./secure-socket.ts";
 
@@ -151,5 +151,5 @@ export class Outbound {
 function unreachable({ host, port }: Destination, error: unknown): Error {
   if (error instanceof OutboundRefusal) return error;
   const { code, message } = error as NodeJS.ErrnoException;
-  return new OutboundRefusal("unreachable", `${host}:${port} was not reached: ${code ?? message}`);
+  return notReached(`${host}:${port}`, code, message);
 }

@@ -16,7 +16,7 @@ import type { Client } from "../../kit/rpc/client.ts";
 import { openTunnel, type TunnelStream } from "../../kit/tunnel/tunnel-stream.ts";
 import type { ProxyService } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { createFetch, type OutboundRequest } from "./fetch.ts";
-import { OutboundRefusal } from "./refusal.ts";
+import { notReached, OutboundRefusal } from "./refusal.ts";
 import { secureSocket } from "./secure-socket.ts";
 
 export interface PrivateNetworksDeps {
@@ -184,5 +184,5 @@ function refusalOf(where: string, error: unknown): OutboundRefusal {
   }
   // What breaks the handshake has a code; what the server of Tendon says is for people.
   const code = isTendonError(error) ? undefined : (error as NodeJS.ErrnoException).code;
-  return new OutboundRefusal("unreachable", `${where} was not reached: ${code ?? messageOf(error)}`);
+  return notReached(where, code, messageOf(error));
 }

@@ -94,7 +94,7 @@ function checkVariable(variable: EnvironmentVariableUse): void {
     if (name.length <= 253 && HOST.test(name)) return name;
     throw invalidField(
       `use.environment_variable.allowed_hosts[${index}]`,
-      "must be a host name, an IPv4 address, or *.example.com for all below",
+      "must be a host name, an IPv4 address, or *.example.com for all below; without a port: all ports are meant",
     );
   });
 }

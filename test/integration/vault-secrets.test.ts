@@ -89,6 +89,7 @@ describe("uses that are refused", () => {
     ["another scheme", bearer("ftp://a.example.com/"), "use.static_bearer.server_url"],
     ["a header of the connection's own", header("Content-Length"), "use.header.header_name"],
     ["a host with a path", variable(["a.example.com/x"]), "use.environment_variable.allowed_hosts[0]"],
+    ["a host with a port", variable(["a.example.com:443"]), "use.environment_variable.allowed_hosts[0]"],
     [
       "a variable that goes nowhere",
       variable(["a.example.com"], false),
