@@ -1,5 +1,6 @@
 /** `tendon vault connect`: lets a vault's sessions use an MCP server that somebody has to allow in a browser. */
 import { create } from "@bufbuild/protobuf";
+import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Command } from "commander";
 import { systemClock, within } from "../../kit/clock.ts";
 import { StartupError } from "../../kit/program.ts";
@@ -20,7 +21,7 @@ import { openBrowser } from "../vault-connect/browser.ts";
 import { readPastedAnswer } from "../vault-connect/pasted-answer.ts";
 import type { RedirectAnswer } from "../vault-connect/redirect-answer.ts";
 import { listenForRedirect, type RedirectListener } from "../vault-connect/redirect-listener.ts";
-import { parseCount, parseDuration, timeText } from "../words.ts";
+import { parseCount, parseDuration, timestampIn, timeText } from "../words.ts";
 
 interface ConnectOptions {
   clientId?: string;
@@ -29,8 +30,8 @@ interface ConnectOptions {
   scope?: string;
   issuer?: string;
   name?: string;
-  port: number;
-  timeout: number;
+  port?: number;
+  timeout?: number;
   /** False with `--no-browser`. */
   browser: boolean;
 }
@@ -59,12 +60,11 @@ export function addVaultConnect(vault: Command): void {
     .option("--scope <scope>", "scope to ask for; left out: as the MCP server says")
     .option("--issuer <url>", "authorization server to use, where the MCP server names several")
     .option("--name <name>", "name for people of a new credential")
-    .option("--port <port>", "port of the redirect URI; left out: a free one", parseCount(1, 65_535), 0)
+    .option("--port <port>", "port of the redirect URI; left out: a free one", parseCount(1, 65_535))
     .option(
       "--timeout <time>",
-      "how long to wait for the browser, at most 10m",
+      "how long to wait for the browser, at most 10m; left out: 5m",
       parseDuration(MAX_TIMEOUT_MS),
-      DEFAULT_TIMEOUT_MS,
     )
     .option("--no-browser", "open none here; the address that one was sent back to may be pasted");
   command.addHelpText(
@@ -80,7 +80,7 @@ Examples:
     const { args, options, api, output } = context;
     const [vaultId = "", serverUrl = ""] = args.map(String);
     const secret = clientSecretOf(options);
-    const listener = await listenForRedirect(options.port);
+    const listener = await listenForRedirect(options.port ?? 0);
     try {
       const { redirectUri } = listener;
       const { clientId = "", clientAuth = "", scope = "", issuer = "" } = options;
@@ -116,9 +116,12 @@ async function browsed(
   // It comes from far away, and goes to programs of this machine.
   if (!/^https?:\/\/[!-~]+$/.test(authorizationUrl))
     throw new StartupError("the authorization server's URL is none for a browser", EXIT_FAILED);
+  const timeoutMs = options.timeout ?? DEFAULT_TIMEOUT_MS;
+  const own = timestampIn(timeoutMs, systemClock.nowMs());
+  const until = expiresAt !== undefined && timestampMs(expiresAt) < timestampMs(own) ? expiresAt : own;
   const whose = registered ? "a client that was registered now" : `the client ${clientId}`;
   output.note(
-    `${issuer} is asked as ${whose}. Until ${timeText(expiresAt)} UTC, allow it in a browser:\n\n${authorizationUrl}\n`,
+    `${issuer} is asked as ${whose}. Until ${timeText(until)} UTC, allow it in a browser:\n\n${authorizationUrl}\n`,
   );
   const ways = [listener.answerWith(state)];
   let closePasted = () => {};
@@ -138,7 +141,7 @@ async function browsed(
   const late = () =>
     new StartupError("the browser was not sent back in time; nothing was stored", EXIT_FAILED);
   try {
-    return await within(systemClock, options.timeout, Promise.race(ways), late);
+    return await within(systemClock, timeoutMs, Promise.race(ways), late);
   } finally {
     closePasted();
   }

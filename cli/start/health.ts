@@ -17,6 +17,11 @@ export interface Health {
 const ANSWER_WITHIN_MS = 4_000;
 const MAX_BODY_BYTES = 64 * 1024;
 
+/** What is missing while it is being started: what to do about it is for those who start programs by themselves. */
+export function asAwaited(missing: string): string {
+  return missing.replace(/: start one with .*$/, " yet");
+}
+
 /** Never rejects. */
 export function askHealth(url: string, path: "/healthz" | "/readyz", caFile?: string): Promise<Health> {
   return new Promise((resolve) => {

@@ -11,7 +11,7 @@ import { type Api, connectTo } from "../connect.ts";
 import type { DataDir } from "../data-dir.ts";
 import { PROGRAM_NAMES, type ProgramName, programFile } from "../program-files.ts";
 import { type ChildFailure, ChildProgram } from "./child-program.ts";
-import { askHealth } from "./health.ts";
+import { asAwaited, askHealth } from "./health.ts";
 import { localCaFile, localTarget } from "./local-target.ts";
 import { openLogFile } from "./log-file.ts";
 import { findPort, forgetRunRecord, prepareDataDir, saveRunRecord, settleFormerStart } from "./prepare.ts";
@@ -209,7 +209,7 @@ export class Platform {
       if (this.stopping !== undefined) throw new StartupError("stopped while it started");
       if (health.ok) return;
       const waitedMs = this.clock.monotonicMs() - startedMs;
-      const why = health.missing.join("; ") || `the ${what} does not answer yet`;
+      const why = health.missing.map(asAwaited).join("; ") || `the ${what} does not answer yet`;
       if (waitedMs > READY_WITHIN_MS)
         throw new StartupError(`not ready in time: ${why}; the logs are in ${this.path("logs")}`);
       if (waitedMs > SAY_WHY_AFTER_MS && why !== told) {

@@ -170,14 +170,17 @@ test("a browser allows it, and a session's brain calls a tool with the token; ag
   expect(mcp.taken.at(-1)).not.toBe(token);
 });
 
-test("without a browser the address that one was sent to is pasted, and what is not it is refused", async () => {
+test("without a browser the address that one was sent to is pasted, what is not it is refused, and the time that is told is the command's own", async () => {
   const vaultId = await newVault();
   const pasted = join(dir, "pasted");
   execFileSync("mkfifo", [pasted]);
   const words = ["/bin/sh", "-c", 'exec "$@" < "$PASTED"', "sh"];
-  const { command } = connect([vaultId, mcp.url, "--no-browser"], { prefix: words, env: { PASTED: pasted } });
+  const args = [vaultId, mcp.url, "--no-browser", "--timeout", "9m"];
+  const { command } = connect(args, { prefix: words, env: { PASTED: pasted } });
   const input = createWriteStream(pasted);
   const address = await eventually(() => /^http\S+$/m.exec(command.stderr)?.[0]);
+  const [, until] = /Until (\S+ \S+) UTC/.exec(command.stderr) ?? [];
+  expect(Date.parse(`${until}Z`)).toBeLessThanOrEqual(Date.now() + 9 * 60_000);
   const back = await allowed(address);
   input.write("that is no address\n");
   await eventually(() => command.stderr.includes("not the address that is waited for"));
