@@ -19,6 +19,7 @@ const INTRODUCTION = `# Settings
 
 Every program reads its settings from the environment once, at start, and tells all problems together. A \`TENDON_*\` name that no program knows is refused, so a typing error never passes in silence.
 A secret may come from a file instead: \`NAME_FILE\` names it. \`--print-config\` shows what a program would use and where each value came from, without secrets.
+\`npm start\` and \`tendon start\` take the settings of all programs and give each its own: \`TENDON_PROXY_UPSTREAM_CA_FILE=ca.pem npm start\`.
 
 This page is generated: \`npm run docs:settings\`.`;
 
