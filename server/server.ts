@@ -13,7 +13,7 @@ import { openTracing } from "../kit/trace-sdk.ts";
 import { type App, createApp } from "./app.ts";
 import type { ServerConfig } from "./config.ts";
 import { type Database, openDatabase } from "./database.ts";
-import { Housekeeping } from "./housekeeping.ts";
+import { createHousekeeping } from "./housekeeping.ts";
 import { ensureLocalKeys } from "./local-keys.ts";
 import { Replica } from "./replica.ts";
 import { publicKeySet } from "./rpc/session-tokens.ts";
@@ -104,7 +104,7 @@ export class Server implements Service {
     const peerUrl = config.TENDON_PEER_URL ?? "";
     const row = { replicaId, build: BUILD, peerUrl, publicKeys: publicKeySet(signingKey) };
     await this.run(new Replica({ row, replicas: store.replicas, clock: this.clock, log }));
-    await this.run(new Housekeeping({ requestIds: store.requestIds, clock: this.clock, log }));
+    await this.run(createHousekeeping({ requestIds: store.requestIds, clock: this.clock, log }));
     const app = createApp({
       ...this.options,
       clock: this.clock,

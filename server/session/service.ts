@@ -1,12 +1,10 @@
 /** SessionService: parse → decide → store → answer. */
 import { create } from "@bufbuild/protobuf";
-import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { isId, isSessionId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
-import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
@@ -34,13 +32,12 @@ import { EventText, ForkSessionRequestSchema } from "../../proto/gen/tendon/v1/s
 import type { HandControl } from "../ports/hand-control.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
-import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import { toSessionMessage } from "../ports/session-message.ts";
 import type { BudgetStore } from "../store/budgets.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { ClientCallStore } from "../store/client-calls.ts";
 import type { EventStore } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
-import type { Cursor } from "../store/page.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
 import type { ThreadStore } from "../store/threads.ts";
@@ -54,6 +51,7 @@ import { exportLog } from "./export-log.ts";
 import type { Hub } from "./hub.ts";
 import { importLog } from "./import-log.ts";
 import { LargeEvents } from "./large-events.ts";
+import { listSessions } from "./listing.ts";
 import { announceAppended, headOf } from "./log.ts";
 import { Places } from "./places.ts";
 import { toReceipt } from "./receipt.ts";
@@ -87,7 +85,6 @@ export interface SessionServiceDeps extends CreationDeps {
 }
 
 const ERASED_TEXT = "the session was erased before the call ended";
-const DEFAULT_PAGE = 20;
 const DEFAULT_EVENTS = 100;
 const MAX_INLINE_BYTES = 1024 * 1024;
 const MAX_SLICE_BYTES = 2 * 1024 * 1024;
@@ -96,10 +93,6 @@ const CHUNK_BYTES = 1024 * 1024;
 const READ_BYTES = 4 * CHUNK_BYTES;
 /** Of large events and lines of imports that are being put together, of all callers. */
 const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
-
-/** Which way a page's token leads. */
-const FORTH = "forth";
-const BACK = "back";
 
 export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
   private readonly deps: SessionServiceDeps;
@@ -125,44 +118,8 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     return { session: toSessionMessage(record, tree) };
   }
 
-  async listSessions(request: ListSessionsRequest, context: RpcContext) {
-    const workspaceId = scopeOf(principalOf(context));
-    const { agentId, includeArchived, ascending, createdAtOrAfter, createdBefore } = request;
-    const statuses = statusNames(request.statuses).sort();
-    const after = createdAtOrAfter && timestampDate(createdAtOrAfter);
-    const before = createdBefore && timestampDate(createdBefore);
-    const { memoryStoreId } = request;
-    const filters = [
-      agentId,
-      memoryStoreId,
-      includeArchived,
-      ascending,
-      after?.toISOString(),
-      before?.toISOString(),
-    ];
-    const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
-    const [at, id, direction] = decodePageToken(query, request.pageToken, 3) ?? [];
-    const cursor: Cursor | undefined = at === undefined || id === undefined ? undefined : [at, id];
-    if (agentId.includes("\0") || memoryStoreId.includes("\0")) return { sessions: [], nextPageToken: "" };
-    const isBack = direction === BACK;
-    const { items, next, previous } = await this.deps.sessions.list({
-      workspaceId,
-      statuses,
-      agentId,
-      memoryStoreId,
-      includeArchived,
-      ascending,
-      createdAtOrAfter: after,
-      createdBefore: before,
-      size: request.pageSize || DEFAULT_PAGE,
-      after: isBack ? undefined : cursor,
-      before: isBack ? cursor : undefined,
-    });
-    return {
-      sessions: items.map((item) => toSessionMessage(item)),
-      nextPageToken: encodePageToken(query, next && [...next, FORTH]),
-      previousPageToken: encodePageToken(query, previous && [...previous, BACK]),
-    };
+  listSessions(request: ListSessionsRequest, context: RpcContext) {
+    return listSessions(this.deps.sessions, request, scopeOf(principalOf(context)));
   }
 
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {

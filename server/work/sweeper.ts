@@ -1,6 +1,6 @@
 /** Looks for what no worker says: leases that ran out, calls that nobody answers, items that are long over. */
-import { messageOf } from "../../kit/errors.ts";
 import type { Service } from "../../kit/lifecycle.ts";
+import { Rounds } from "../../kit/rounds.ts";
 import { LOST, overdueEnding } from "./rules.ts";
 import type { WorkDeps } from "./service.ts";
 import type { WaitingPolls } from "./waiting-polls.ts";
@@ -18,27 +18,42 @@ export class WorkSweeper implements Service {
   readonly name = "work sweeper";
   private readonly deps: WorkDeps;
   private readonly polls: WaitingPolls;
-  private readonly stops: (() => void)[] = [];
-  private readonly running = new Set<Promise<void>>();
+  private readonly rounds: readonly Rounds[];
   private startedMs = 0;
 
   constructor(deps: WorkDeps, polls: WaitingPolls) {
     this.deps = deps;
     this.polls = polls;
+    const { clock, log } = deps;
+    const failed = "the work queue could not be looked after; tried again";
+    this.rounds = [
+      new Rounds({
+        name: "work leases",
+        everyMs: LOOK_EVERY_MS,
+        round: () => this.lapse(),
+        failed,
+        clock,
+        log,
+      }),
+      new Rounds({
+        name: "work over",
+        everyMs: CLEAN_EVERY_MS,
+        round: () => this.clean(),
+        failed,
+        clock,
+        log,
+      }),
+    ];
   }
 
   async start(): Promise<void> {
     this.startedMs = this.deps.clock.monotonicMs();
-    this.stops.push(
-      this.alone(LOOK_EVERY_MS, () => this.lapse()),
-      this.alone(CLEAN_EVERY_MS, () => this.clean()),
-    );
+    await Promise.all(this.rounds.map((rounds) => rounds.start()));
   }
 
   async stop(): Promise<void> {
     this.polls.end();
-    for (const stop of this.stops.splice(0)) stop();
-    await Promise.all(this.running);
+    await Promise.all(this.rounds.map((rounds) => rounds.stop()));
   }
 
   private async lapse(): Promise<void> {
@@ -59,26 +74,5 @@ export class WorkSweeper implements Service {
       if (ended?.kind === "stored") sessionLog.announce(ended.advance);
     }
     await work.prune({ stoppedForMs: STOPPED_FOR_MS, polledForMs: POLLED_FOR_MS, limit: PRUNE_AT_ONCE });
-  }
-
-  /** Rounds of one kind never overlap, and one that fails is followed by the next. */
-  private alone(everyMs: number, round: () => Promise<void>): () => void {
-    let isRunning = false;
-    return this.deps.clock.every(everyMs, () => {
-      if (isRunning) return;
-      isRunning = true;
-      const run = round()
-        .catch((error: unknown) =>
-          this.deps.log.warn(
-            { error: messageOf(error) },
-            "the work queue could not be looked after; tried again",
-          ),
-        )
-        .finally(() => {
-          isRunning = false;
-          this.running.delete(run);
-        });
-      this.running.add(run);
-    });
   }
 }

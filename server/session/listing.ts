@@ -1,0 +1,48 @@
+/** Sessions of a workspace in pages, which can be turned both ways. */
+import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
+import type { ListSessionsRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import type { Cursor } from "../store/page.ts";
+import type { SessionStore } from "../store/sessions.ts";
+
+const DEFAULT_PAGE = 20;
+/** In page tokens: which way the page lies from its cursor. */
+const FORTH = "forth";
+const BACK = "back";
+
+export async function listSessions(
+  store: Pick<SessionStore, "list">,
+  request: ListSessionsRequest,
+  workspaceId: Parameters<SessionStore["list"]>[0]["workspaceId"],
+) {
+  const { agentId, memoryStoreId, includeArchived, ascending, createdAtOrAfter, createdBefore } = request;
+  const statuses = statusNames(request.statuses).sort();
+  const after = createdAtOrAfter && timestampDate(createdAtOrAfter);
+  const before = createdBefore && timestampDate(createdBefore);
+  const times = [after?.toISOString(), before?.toISOString()];
+  const filters = [agentId, memoryStoreId, includeArchived, ascending, ...times];
+  const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
+  const [at, id, direction] = decodePageToken(query, request.pageToken, 3) ?? [];
+  const cursor: Cursor | undefined = at === undefined || id === undefined ? undefined : [at, id];
+  if (agentId.includes("\0") || memoryStoreId.includes("\0")) return { sessions: [], nextPageToken: "" };
+  const isBack = direction === BACK;
+  const { items, next, previous } = await store.list({
+    workspaceId,
+    statuses,
+    agentId,
+    memoryStoreId,
+    includeArchived,
+    ascending,
+    createdAtOrAfter: after,
+    createdBefore: before,
+    size: request.pageSize || DEFAULT_PAGE,
+    after: isBack ? undefined : cursor,
+    before: isBack ? cursor : undefined,
+  });
+  return {
+    sessions: items.map((item) => toSessionMessage(item)),
+    nextPageToken: encodePageToken(query, next && [...next, FORTH]),
+    previousPageToken: encodePageToken(query, previous && [...previous, BACK]),
+  };
+}
