@@ -40,12 +40,12 @@ export async function* liveEnvironments(environments: Environments) {
   });
 }
 
-/** The id of what `--agent` names. Throws a StartupError when the name is nobody's, or of several. */
+/** The id of what `--agent`, or an argument, names. Throws a StartupError when the name is nobody's, or of several. */
 export function agentIdOf(agents: Agents, text: string): Promise<string> {
   return idOf("agent", "agent_", text, () => liveAgents(agents));
 }
 
-/** The id of what `--env` names. Throws a StartupError when the name is nobody's, or of several. */
+/** The id of what `--env`, or an argument, names. Throws a StartupError when the name is nobody's, or of several. */
 export function environmentIdOf(environments: Environments, text: string): Promise<string> {
   return idOf("environment", "env_", text, () => liveEnvironments(environments));
 }

@@ -16,6 +16,7 @@ import {
 } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { ListAgentsResponseSchema } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
+import { agentIdOf } from "../named.ts";
 import { readJsonFile, readText } from "../read-file.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { pairsText, parseCount, parsePair, parseRepeated, timeText } from "../words.ts";
@@ -73,7 +74,7 @@ Examples:
     )
     .addHelpText("after", "\nExample:\n  tendon agent update agent_01… --system-file prompt.md");
   onAction<SpecOptions & { expectedVersion?: number }>(update, async ({ options, args, api, output }) => {
-    const agentId = String(args[0]);
+    const agentId = await agentIdOf(api.agents, String(args[0]));
     const { agent: before } = await api.agents.getAgent({ agentId }, CALL_WITHIN);
     const base = options.spec === undefined ? before!.spec! : readSpec(options.spec);
     // What was read is what is changed: somebody else's change in between is not overwritten.
@@ -84,7 +85,10 @@ Examples:
   });
   const archive = agent.command("archive <agent>").description("end an agent; its sessions go on");
   onAction(archive, async ({ args, api, output }) => {
-    const { agent: archived } = await api.agents.archiveAgent({ agentId: String(args[0]) }, CALL_WITHIN);
+    const { agent: archived } = await api.agents.archiveAgent(
+      { agentId: await agentIdOf(api.agents, String(args[0])) },
+      CALL_WITHIN,
+    );
     output.message(AgentSchema, archived!, () => agentText(archived!));
   });
 }
@@ -101,10 +105,11 @@ function addReadCommands(agent: Command): void {
   });
   const get = agent
     .command("get <agent>")
-    .description("show an agent")
+    .description("show an agent, by id or name")
     .option("--version-number <n>", "an older version", parseCount(1, 2 ** 31 - 1));
   onAction<{ versionNumber?: number }>(get, async ({ options, args, api, output }) => {
-    const request = { agentId: String(args[0]), version: options.versionNumber ?? 0 };
+    const agentId = await agentIdOf(api.agents, String(args[0]));
+    const request = { agentId, version: options.versionNumber ?? 0 };
     const { agent: found } = await api.agents.getAgent(request, CALL_WITHIN);
     output.message(AgentSchema, found!, () => agentText(found!));
   });

@@ -11,10 +11,12 @@ import {
   NetworkMode,
   NetworkModeSchema,
   NetworkSchema,
+  type Packages,
   WarmPoolSchema,
 } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { ListEnvironmentsResponseSchema } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { CALL_WITHIN, onAction } from "../command.ts";
+import { environmentIdOf } from "../named.ts";
 import { readJsonFile } from "../read-file.ts";
 import { formatFields, formatTable } from "../table.ts";
 import {
@@ -88,9 +90,9 @@ Examples:
     const text = () => environmentTable(page.environments) + nextPageNote(page);
     output.message(ListEnvironmentsResponseSchema, page, text);
   });
-  const get = environment.command("get <environment>").description("show an environment");
+  const get = environment.command("get <environment>").description("show an environment, by id or name");
   onAction(get, async ({ args, api, output }) => {
-    const request = { environmentId: String(args[0]) };
+    const request = { environmentId: await environmentIdOf(api.environments, String(args[0])) };
     const { environment: found } = await api.environments.getEnvironment(request, CALL_WITHIN);
     output.message(EnvironmentSchema, found!, () => environmentText(found!));
   });
@@ -99,7 +101,7 @@ Examples:
     .command("archive <environment>")
     .description("end an environment; its sessions go on");
   onAction(archive, async ({ args, api, output }) => {
-    const request = { environmentId: String(args[0]) };
+    const request = { environmentId: await environmentIdOf(api.environments, String(args[0])) };
     const { environment: archived } = await api.environments.archiveEnvironment(request, CALL_WITHIN);
     output.message(EnvironmentSchema, archived!, () => environmentText(archived!));
   });
@@ -137,7 +139,7 @@ function addUpdate(environment: Command): void {
       ),
   );
   onAction<SpecOptions>(command, async ({ options, args, api, output }) => {
-    const environmentId = String(args[0]);
+    const environmentId = await environmentIdOf(api.environments, String(args[0]));
     const { environment: before } = await api.environments.getEnvironment({ environmentId }, CALL_WITHIN);
     const spec = changedSpec(baseSpec(options, before!.spec!), options);
     const { environment: after } = await api.environments.updateEnvironment(
@@ -269,12 +271,29 @@ function environmentTable(environments: readonly Environment[]): string {
   const rows = environments.map(({ id, spec, isDefault, createdAt, archivedAt }) => [
     id,
     spec?.name ?? "",
-    spec?.driver || "default",
-    enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || "default",
+    driverWord(spec, "default"),
+    networkWord(spec, "default"),
     isDefault ? "yes" : "",
     archivedAt === undefined ? timeText(createdAt) : `${timeText(createdAt)} archived`,
   ]);
   return formatTable(["ID", "NAME", "DRIVER", "NETWORK", "DEFAULT", "CREATED"], rows);
+}
+
+/** Who serves a self-hosted environment is decided with each session: there is neither a driver nor a network of its own. */
+function driverWord(spec: EnvironmentSpec | undefined, otherwise: string): string {
+  return spec?.selfHosted === true ? "self-hosted" : spec?.driver || otherwise;
+}
+
+function networkWord(spec: EnvironmentSpec | undefined, otherwise: string): string {
+  return spec?.selfHosted === true ? "" : enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || otherwise;
+}
+
+function packagesText(packages: Packages | undefined): string {
+  if (packages === undefined) return "";
+  const { apt, cargo, gem, go, npm, pip } = packages;
+  return Object.entries({ apt, cargo, gem, go, npm, pip })
+    .flatMap(([program, names]) => names.map((name) => `${program}:${name}`))
+    .join(" ");
 }
 
 function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environment): string {
@@ -282,7 +301,7 @@ function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environ
     ["id", id],
     ["name", spec?.name],
     ["description", spec?.description],
-    ["driver", spec?.driver || "the installation's default"],
+    ["driver", driverWord(spec, "the installation's default")],
     ["image", spec?.image],
     ["pull", spec?.container?.pull === true ? "yes" : ""],
     ["workdir", spec?.container?.workdir],
@@ -290,11 +309,13 @@ function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environ
     ["warm", spec?.warmPool?.size ? String(spec.warmPool.size) : ""],
     ["labels", pairsText(spec?.labels ?? {})],
     ["pool", spec?.pool],
-    ["network", enumWord(NetworkModeSchema, spec?.network?.mode ?? 0) || "the driver's default"],
+    ["network", networkWord(spec, "the driver's default")],
     ["hosts", spec?.network?.allowedHosts.join(" ")],
     ["variables", pairsText(spec?.variables ?? {})],
     ["setup", spec?.setup.join("\n")],
+    ["packages", packagesText(spec?.packages)],
     ["session log", spec?.sessionLog === true ? "yes" : ""],
+    ["files", spec?.sessionFiles === true ? "yes" : ""],
     ["default", isDefault ? "yes" : ""],
     ["metadata", pairsText(spec?.metadata ?? {})],
     ["created", timeText(createdAt)],

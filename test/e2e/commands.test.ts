@@ -1,5 +1,5 @@
 /** The `tendon` command against a running installation: what people read, what programs read, what goes wrong. */
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { createSecureServer } from "node:http2";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
@@ -17,7 +17,7 @@ type Json = Record<string, never> & { id: string };
 const json = <T = Json>(...args: string[]) => installation.json<T>(...args);
 
 describe("definitions", () => {
-  test("an agent is made, read, changed and archived", async () => {
+  test("an agent is made, read, changed and archived, by id or name", async () => {
     const made = await json<{ id: string; version: number; spec: { name: string; tools: unknown[] } }>(
       "agent",
       "create",
@@ -44,15 +44,15 @@ describe("definitions", () => {
       version: 2,
       spec: { name: "helper", system: "Be brief.", model: { id: "some-model" } },
     });
-    expect(await json("agent", "get", made.id, "--version-number", "1")).toMatchObject({
+    expect(await json("agent", "get", "helper", "--version-number", "1")).toMatchObject({
       spec: { system: "" },
     });
-    expect(await json("agent", "archive", made.id)).toHaveProperty("archived_at");
+    expect(await json("agent", "archive", "helper")).toHaveProperty("archived_at");
     const { agents } = await json<{ agents: { id: string }[] }>("agent", "list", "--archived");
     expect(agents.map(({ id }) => id)).toContain(made.id);
   });
 
-  test("an environment is made, changed and archived", async () => {
+  test("an environment is made, changed and archived, by id or name; a self-hosted one is told apart", async () => {
     const made = await json(
       "env",
       "create",
@@ -77,7 +77,12 @@ describe("definitions", () => {
     expect(changed).toMatchObject({
       spec: { name: "closed", limits: { pids: 10, memory_bytes: "67108864" }, stall_timeout_ms: "300000" },
     });
-    expect(await json("env", "archive", made.id)).toHaveProperty("archived_at");
+    expect(await json("env", "archive", "closed")).toHaveProperty("archived_at");
+    const spec = `${installation.dataDir}/theirs.json`;
+    writeFileSync(spec, JSON.stringify({ name: "theirs", selfHosted: true }));
+    const shown = (await installation.tendon(["env", "create", "--spec", spec])).stdout;
+    expect(shown).toMatch(/^driver +self-hosted$/m);
+    expect((await installation.tendon(["env", "list"])).stdout).toMatch(/ theirs +self-hosted +\d{4}-/);
   });
 
   test("a memory store's texts are written, listed, read as they are, and its versions told", async () => {
