@@ -2,6 +2,7 @@
 import http from "node:http";
 import type { Socket } from "node:net";
 import { pipeline } from "node:stream/promises";
+import { answerTo } from "../../kit/network/answer.ts";
 import { RelayRefusal } from "./refusal.ts";
 
 export const MAX_HEADER_BYTES = 64 * 1024;
@@ -45,10 +46,7 @@ export async function forwardRequest(options: {
   // It may come paused; nothing is read before the request's own listeners are on it.
   forwarded.once("socket", () => upstream.resume());
   response.once("close", () => forwarded.destroy());
-  const answered = new Promise<http.IncomingMessage>((resolve, reject) => {
-    forwarded.once("response", resolve);
-    forwarded.on("error", reject);
-  });
+  const answered = answerTo(forwarded);
   // A server may answer before it has read all, and close; then the answer is what counts.
   pipeline(request, forwarded).catch(() => {});
   let answer: http.IncomingMessage;

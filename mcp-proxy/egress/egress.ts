@@ -28,6 +28,7 @@ export interface EgressDeps extends WayOutDeps {
 
 const MAX_HEADER_BYTES = 64 * 1024;
 const MAX_HELD_BODIES = 64 * 1024 * 1024;
+const MAX_HELD_BODIES_OF_SESSION = 16 * 1024 * 1024;
 /** Requests that were sent before the ones before them were answered. */
 const MAX_WAITING = 16;
 /** To begin TLS, to send a request's head, and between two requests. */
@@ -47,7 +48,7 @@ interface Served extends ExchangeScope {
 
 export function createEgress(deps: EgressDeps): ConnectionHandler {
   const { log } = deps;
-  const budget = new BodyBudget(MAX_HELD_BODIES);
+  const budget = new BodyBudget(MAX_HELD_BODIES, MAX_HELD_BODIES_OF_SESSION);
   const served = new WeakMap<Duplex, Served>();
   const server = httpServer(deps, served);
   return (connection) => {

@@ -3,6 +3,7 @@ import type { ClientRequest, IncomingMessage, ServerResponse } from "node:http";
 import { type Agent, request as httpsRequest } from "node:https";
 import { pipeline } from "node:stream/promises";
 import type { Logger } from "../../kit/log.ts";
+import { answerTo } from "../../kit/network/answer.ts";
 import { placeholdersIn } from "../../kit/vault/placeholder.ts";
 import type { VariableGrant } from "../credentials/credentials.ts";
 import { CredentialRefusal } from "../credentials/refusal.ts";
@@ -62,7 +63,9 @@ export class EgressExchange {
       checkHead(this.request, connection);
       const headers = headersOf(this.request.rawHeaders);
       const asked = await variables.known();
-      body = await readBody(this.request, headers, { isLookedInto: variables.areInBodies, budget });
+      const { sessionId } = connection;
+      const isLookedInto = variables.areInBodies;
+      body = await readBody(this.request, headers, { isLookedInto, budget, sessionId });
       await this.passOn(await this.substituted(headers, body, asked));
     } catch (error) {
       this.refuse(this.asRefusal(error));
@@ -161,32 +164,31 @@ export class EgressExchange {
     }
   }
 
-  private send(outgoing: Outgoing, isRepeatable: boolean): Promise<IncomingMessage> {
+  private async send(outgoing: Outgoing, isRepeatable: boolean): Promise<IncomingMessage> {
     const { connection, agent } = this.scope;
     const { headers, body } = outgoing;
-    return new Promise((resolve, reject) => {
-      const sent = httpsRequest({
-        agent,
-        host: connection.host.replace(/^\[|\]$/g, ""),
-        port: connection.port,
-        method: this.request.method,
-        path: this.request.url,
-        headers: { ...headerFields(headers), ...lengthOf(body) },
-        setHost: false,
-        maxHeaderSize: MAX_HEADER_BYTES,
-      });
-      sent.once("response", resolve);
-      sent.once("error", (error) => {
-        // The host had closed the connection while nothing was asked.
-        if (sent.reusedSocket && isRepeatable && !this.response.destroyed) {
-          this.send(outgoing, false).then(resolve, reject);
-        } else reject(error);
-      });
-      const giveUp = () => sent.destroy();
-      this.response.once("close", giveUp);
-      sent.once("close", () => this.response.off("close", giveUp));
-      this.write(sent, body);
+    const sent = httpsRequest({
+      agent,
+      host: connection.host.replace(/^\[|\]$/g, ""),
+      port: connection.port,
+      method: this.request.method,
+      path: this.request.url,
+      headers: { ...headerFields(headers), ...lengthOf(body) },
+      setHost: false,
+      maxHeaderSize: MAX_HEADER_BYTES,
     });
+    const giveUp = () => sent.destroy();
+    this.response.once("close", giveUp);
+    sent.once("close", () => this.response.off("close", giveUp));
+    const answer = answerTo(sent);
+    this.write(sent, body);
+    try {
+      return await answer;
+    } catch (error) {
+      // The host had closed the connection while nothing was asked.
+      if (sent.reusedSocket && isRepeatable && !this.response.destroyed) return this.send(outgoing, false);
+      throw error;
+    }
   }
 
   private write(sent: ClientRequest, body: RequestBody): void {

@@ -18,28 +18,38 @@ export type RequestBody =
       readonly length: number | undefined;
     };
 
-/** What bodies of all connections of the proxy may hold at once. */
+/** What bodies of all connections of the proxy may hold at once, and what those of one session may, so that others have room. */
 export class BodyBudget {
   private readonly maxBytes: number;
+  private readonly maxOfSession: number;
   private used = 0;
+  private readonly bySession = new Map<string, number>();
 
-  constructor(maxBytes: number) {
+  constructor(maxBytes: number, maxOfSession: number) {
     this.maxBytes = maxBytes;
+    this.maxOfSession = maxOfSession;
   }
 
   /** Throws an EgressRefusal when there is no room. */
-  take(bytes: number): void {
-    if (this.used + bytes > this.maxBytes) {
+  take(sessionId: string, bytes: number): void {
+    const ofSession = (this.bySession.get(sessionId) ?? 0) + bytes;
+    const isFull = this.used + bytes > this.maxBytes;
+    if (isFull || ofSession > this.maxOfSession) {
+      const whose = isFull ? "" : " of this session's";
       throw new EgressRefusal(
         "unavailable",
-        "the proxy holds too many request bodies at the moment; try again",
+        `the proxy holds too many request bodies${whose} at the moment; try again`,
       );
     }
     this.used += bytes;
+    this.bySession.set(sessionId, ofSession);
   }
 
-  give(bytes: number): void {
+  give(sessionId: string, bytes: number): void {
     this.used -= bytes;
+    const left = (this.bySession.get(sessionId) ?? 0) - bytes;
+    if (left > 0) this.bySession.set(sessionId, left);
+    else this.bySession.delete(sessionId);
   }
 }
 
@@ -47,7 +57,7 @@ export class BodyBudget {
 export async function readBody(
   request: IncomingMessage,
   headers: Headers,
-  { isLookedInto, budget }: { isLookedInto: boolean; budget: BodyBudget },
+  { isLookedInto, budget, sessionId }: { isLookedInto: boolean; budget: BodyBudget; sessionId: string },
 ): Promise<RequestBody> {
   const said = headers.get("content-length")?.[0];
   const isChunked = headers.has("transfer-encoding");
@@ -73,15 +83,15 @@ export async function readBody(
     for (;;) {
       const chunk = (await nextChunk(request)) as Buffer | undefined;
       if (chunk === undefined) break;
-      budget.take(chunk.length);
+      budget.take(sessionId, chunk.length);
       bytes += chunk.length;
       parts.push(chunk);
       if (bytes > MAX_LOOKED_INTO_BYTES) return unread("body_too_large", Buffer.concat(parts));
     }
     isKept = true;
-    return { kind: "whole", bytes: Buffer.concat(parts), release: () => budget.give(bytes) };
+    return { kind: "whole", bytes: Buffer.concat(parts), release: () => budget.give(sessionId, bytes) };
   } finally {
-    if (!isKept) budget.give(bytes);
+    if (!isKept) budget.give(sessionId, bytes);
   }
 }
 

@@ -78,13 +78,18 @@ function isAuthority(authority: string, host: string, port: number): boolean {
   return new URL(wanted).origin === new URL(originOf(host, port)).origin;
 }
 
+/** Escapes of `\w . ~ + @ ! $ & ' ( ) , = : -`. */
+const NEEDLESS = /%(?:2[1467-9b-e]|3[0-9ad]|4[0-9a-f]|5[0-9af]|6[1-9a-f]|7[0-9ae])/i;
+
 /** No part may mean another path to whoever reads it next. */
 function isPlainPart(part: string): boolean {
-  if (!/^(?:[\w.~+@!$&'(),;=:-]|%[0-9A-Fa-f]{2})+$/.test(part)) return false;
+  // What needs no escape has none, or one name had two spellings, and the other one another credential.
+  if (!/^(?:[\w.~+@!$&'(),=:-]|%[0-9A-Fa-f]{2})+$/.test(part) || NEEDLESS.test(part)) return false;
   try {
     const name = decodeURIComponent(part);
+    // Behind a semicolon there are parameters for some servers, which drop them: `..;` would be `..` there.
     // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
-    return name !== "." && name !== ".." && !/[/\\%?#\x00-\x1f\x7f]/.test(name);
+    return name !== "." && name !== ".." && !/[/\\%?#;\x00-\x1f\x7f]/.test(name);
   } catch {
     return false;
   }

@@ -6,6 +6,7 @@ import { mkdtemp, rm, writeFile } from "node:fs/promises";
 import net, { type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Readable } from "node:stream";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -19,6 +20,7 @@ import { OutboundRules } from "../outbound/rules.ts";
 import type { GivenRepository } from "../tunnels/sandbox-connection.ts";
 import { createGit } from "./git.ts";
 import { createLfsActions } from "./lfs-actions.ts";
+import { readPushCommands } from "./push-commands.ts";
 import { mayPush } from "./push-rules.ts";
 
 let host: GitServer;
@@ -111,6 +113,8 @@ function git(...args: string[]): Promise<{ code: number; text: string }> {
   });
 }
 
+const relayed = (path: string) =>
+  `http://127.0.0.1:${(way.address() as AddressInfo).port}/git/127.0.0.1:${host.port}/${path}`;
 const url = (path: string) => `https://127.0.0.1:${host.port}/${path}`;
 const ok = expect.objectContaining({ code: 0 });
 
@@ -147,6 +151,65 @@ test("refuses pushes to branches that the credential's rules do not name, and sa
   expect(await host.git("private/one.git", "for-each-ref")).toBe(before);
   expect(used).toContain("push_refused");
   expect(await git("-C", "ruled", "push", "origin", "HEAD:topics/one")).toEqual(ok);
+});
+
+test("refuses pushes with options where there are rules, in whichever line it says that it has some", async () => {
+  grant = async () => granted(["topics/*"]);
+  await host.git("private/one.git", "config", "receive.advertisePushOptions", "true");
+  await git("clone", "-q", url("private/one.git"), "options");
+  await git("-C", "options", "commit", "--allow-empty", "-qm", "options");
+  const refused = await git("-C", "options", "push", "-o", "merge", "origin", "HEAD:topics/options");
+  expect(refused.text).toMatch(/HEAD -> topics\/options \(the session may not push with options\)/);
+  const line = (text: string) => `${(Buffer.byteLength(text) + 4).toString(16).padStart(4, "0")}${text}`;
+  const zero = "0".repeat(40);
+  const commands = `${line(`${zero} ${zero} refs/heads/topics/a\0report-status`)}${line(`${zero} ${zero} refs/heads/topics/b\0push-options`)}0000`;
+  const answer = await fetch(relayed("private/one.git/git-receive-pack"), { method: "POST", body: commands });
+  expect([answer.status, await answer.text()]).toEqual([
+    200,
+    expect.stringMatching(/ng refs\/heads\/topics\/a the session may not push with options/),
+  ]);
+  grant = async () => granted();
+  expect(await git("-C", "options", "push", "-o", "merge", "origin", "HEAD:topics/options")).toEqual(ok);
+});
+
+test("reads the commands of a push once, however small the pieces are in which they come", async () => {
+  const line = `0069${"0".repeat(40)} ${"1".repeat(40)} refs/heads/topics/a`;
+  const bytes = Buffer.from(`${line.repeat(9_000)}0000PACK`);
+  const body = Readable.from(pieces(bytes, 32), { objectMode: false, highWaterMark: 1 });
+  const before = process.cpuUsage();
+  const { refs } = await readPushCommands(body);
+  const { user, system } = process.cpuUsage(before);
+  expect(refs.length).toBe(9_000);
+  // Some 0.2 s; a minute when each piece has all of it read again.
+  expect(user + system).toBeLessThan(10_000_000);
+  let text = Buffer.alloc(0);
+  for await (const piece of body) text = Buffer.concat([text, piece as Buffer]);
+  expect(text.equals(bytes)).toBe(true);
+});
+
+function* pieces(bytes: Buffer, length: number) {
+  for (let at = 0; at < bytes.length; at += length) yield bytes.subarray(at, at + length);
+}
+
+test("keeps nobody from a host by requests that get no further, and ends connections that ask for much at once", async () => {
+  const { port } = way.address() as AddressInfo;
+  const silent = `GET /git/127.0.0.1:${host.port}/silent/one.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\n\r\n`;
+  const sockets = Array.from({ length: 300 }, () => net.connect(port, "127.0.0.1").on("error", () => {}));
+  const before = host.seen.length;
+  for (const socket of sockets) socket.write(silent);
+  await expect.poll(() => host.seen.length - before).toBe(sockets.length);
+  expect(await git("ls-remote", url("public/one.git"))).toEqual(ok);
+  const greedy = sockets[0]!;
+  greedy.write(silent.repeat(100));
+  await once(greedy, "close");
+  for (const socket of sockets) socket.destroy();
+  expect(host.seen.length - before).toBeLessThan(sockets.length + 30);
+});
+
+test("is told at once when a host switches to another protocol", async () => {
+  expect((await git("ls-remote", url("switched/one.git"))).text).toMatch(
+    /remote: Tendon: .* broke the connection/,
+  );
 });
 
 test("keeps the branch rules of a session's own repository beside those of its credential, and by any name of it", async () => {
@@ -206,6 +269,10 @@ test("takes no other request, and none for another host", async () => {
     `${here}/public/one.git/HEAD`,
     `${here}/a%2f..%2fb/info/refs?service=git-upload-pack`,
     `${here}/a/%2e%2e/b/x/info/refs?service=git-upload-pack&x=y`,
+    `${here}/public/x/..;/one.git/info/refs?service=git-upload-pack`,
+    `${here}/public/x/..%3b/one.git/info/refs?service=git-upload-pack`,
+    // Another spelling of the same repository, for which another credential might count.
+    `${here}/public/%6fne.git/info/refs?service=git-upload-pack`,
     "/git/other.example/one.git/info/refs?service=git-upload-pack",
   ]) {
     expect([path, await ask(path)]).toEqual([path, 400]);

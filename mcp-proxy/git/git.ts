@@ -9,6 +9,7 @@ import { request as httpsRequest } from "node:https";
 import { pipeline } from "node:stream";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
+import { answerTo } from "../../kit/network/answer.ts";
 import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { Credentials, Grant } from "../credentials/credentials.ts";
 import { CredentialRefusal } from "../credentials/refusal.ts";
@@ -21,10 +22,13 @@ import { readPushCommands, refusedPush, UnreadablePush } from "./push-commands.t
 import { mayPush, rulesOfSession } from "./push-rules.ts";
 import { GitRefusal, refusalOfStatus } from "./refusal.ts";
 
-export interface GitDeps extends LfsDeps {
+interface ExchangeDeps extends LfsDeps {
   readonly credentials: Pick<Credentials, "grant">;
-  readonly outbound: Pick<Outbound, "https">;
   readonly log: Logger;
+}
+
+export interface GitDeps extends Omit<ExchangeDeps, "https"> {
+  readonly outbound: Pick<Outbound, "ownHttps">;
 }
 
 /** Of the client: what git's protocol needs. Nothing by which it could sign in. */
@@ -42,16 +46,28 @@ const TO_SANDBOX = ["content-type", "content-encoding", "content-length", "cache
 /** A sealed transfer of LFS stands in its URL. */
 const MAX_HEADER_BYTES = 32 * 1024;
 const NO_TIMEOUTS = { requestTimeout: 0, headersTimeout: 0 } as const;
+/** Of one connection, at a time: requests, and connections to hosts. Git waits for each answer before it asks for more. */
+const MAX_REQUESTS = 16;
+const MAX_SOCKETS = 4;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
 
 export function createGit(deps: GitDeps): ConnectionHandler {
   return (connection) => {
     // One for each connection, whose name every request of it must bear. A large push takes as long as it takes: what
     // stands still is ended by the relay.
+    const https = deps.outbound.ownHttps(MAX_SOCKETS);
+    connection.stream.once("close", () => https.destroy());
+    let running = 0;
     const server: Server = createServer(
       { ...NO_TIMEOUTS, maxHeaderSize: MAX_HEADER_BYTES },
       (request, response) => {
-        new GitExchange(deps, connection, request, response).run().catch((error: unknown) => {
+        if (running >= MAX_REQUESTS) return void connection.stream.destroy();
+        running += 1;
+        response.once("close", () => {
+          running -= 1;
+        });
+        const exchange = new GitExchange({ ...deps, https }, connection, request, response);
+        exchange.run().catch((error: unknown) => {
           deps.log.warn({ sessionId: connection.sessionId, error: messageOf(error) }, "a git request failed");
           response.destroy();
         });
@@ -63,13 +79,13 @@ export function createGit(deps: GitDeps): ConnectionHandler {
 }
 
 class GitExchange {
-  private readonly deps: GitDeps;
+  private readonly deps: ExchangeDeps;
   private readonly connection: SandboxConnection;
   private readonly request: IncomingMessage;
   private readonly response: ServerResponse;
 
   constructor(
-    deps: GitDeps,
+    deps: ExchangeDeps,
     connection: SandboxConnection,
     request: IncomingMessage,
     response: ServerResponse,
@@ -129,11 +145,14 @@ class GitExchange {
     }
     const push = await readPushCommands(this.request);
     const forbidden = new Set(push.refs.filter((ref) => !rules.every((patterns) => mayPush(ref, patterns))));
-    if (forbidden.size === 0) return false;
+    // By these hosts change more than the branch: they merge it into another, for one.
+    const hasOptions = push.capabilities.has("push-options");
+    if (forbidden.size === 0 && !hasOptions) return false;
     grant?.used("push_refused");
-    const report = refusedPush(push, (ref) =>
-      forbidden.has(ref) ? "the session may not push here" : "refused with the rest of the push",
-    );
+    const report = refusedPush(push, (ref) => {
+      if (forbidden.has(ref)) return "the session may not push here";
+      return hasOptions ? "the session may not push with options" : "refused with the rest of the push";
+    });
     if (report === undefined) {
       throw new GitRefusal("forbidden", "the session may not push to one of these refs");
     }
@@ -166,19 +185,17 @@ class GitExchange {
 
   private send(asked: GitRequest, grant: Grant | undefined): Promise<IncomingMessage> {
     const { request, response } = this;
-    return new Promise((resolve, reject) => {
-      const outgoing = httpsRequest(asked.url, {
-        agent: this.deps.outbound.https,
-        method: request.method,
-        headers: { ...only(request.headers, TO_HOST), ...grant?.headers },
-      });
-      outgoing.once("response", resolve);
-      outgoing.once("error", reject);
-      response.once("close", () => outgoing.destroy());
-      if (asked.isAdvertisement) outgoing.end();
-      // An early answer is passed on; its sender is not to blame when the rest has nowhere to go.
-      else request.pipe(outgoing);
+    const outgoing = httpsRequest(asked.url, {
+      agent: this.deps.https,
+      method: request.method,
+      headers: { ...only(request.headers, TO_HOST), ...grant?.headers },
     });
+    const answer = answerTo(outgoing);
+    response.once("close", () => outgoing.destroy());
+    if (asked.isAdvertisement) outgoing.end();
+    // An early answer is passed on; its sender is not to blame when the rest has nowhere to go.
+    else request.pipe(outgoing);
+    return answer;
   }
 
   /** Within the host git is told the new path, and asks for it here: another path may have another credential, or none. */

@@ -32,7 +32,10 @@ beforeAll(async () => {
   const authorization = `Basic ${Buffer.from(host.login).toString("base64")}`;
   const handler = createGit({
     credentials: {
-      grant: async () => ({ credentialId: "c", headers: { authorization }, used() {} }) as never as Grant,
+      grant: async () => {
+        const secrets = [authorization.slice("Basic ".length)];
+        return { credentialId: "c", headers: { authorization }, secrets, used() {} } as never as Grant;
+      },
     },
     outbound,
     actions: createLfsActions(await newSealingKeys()),
@@ -90,6 +93,14 @@ test("cannot use a transfer of another session, with another method, or one that
   sessionId = "another";
   expect(await status(href)).toBe(400);
   sessionId = "s";
+});
+
+test("does not see its credential in the answers of a host that repeats it", async () => {
+  const path = base().replace("/private/", "/repeating/");
+  for (const method of ["GET", "POST"]) {
+    const response = await fetch(`${path}/info/lfs/locks`, { method, headers: close });
+    expect(await response.text()).toBe('{"locks":[],"said":"Basic [redacted]"}');
+  }
 });
 
 test("is told in its own format what the host refuses", async () => {

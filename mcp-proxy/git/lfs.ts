@@ -4,11 +4,12 @@
  * (`lfs-actions.ts`). Transfers stream both ways; API messages are held whole, and bounded.
  */
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from "node:http";
-import { request as httpsRequest } from "node:https";
+import { type Agent, request as httpsRequest } from "node:https";
 import { pipeline } from "node:stream";
 import type { Clock } from "../../kit/clock.ts";
+import { answerTo } from "../../kit/network/answer.ts";
 import type { Grant } from "../credentials/credentials.ts";
-import type { Outbound } from "../outbound/outbound.ts";
+import { Scrubber } from "../egress/scrubber.ts";
 import type { SandboxConnection } from "../tunnels/sandbox-connection.ts";
 import { LFS_ACTION_PATH, type LfsRequest } from "./git-path.ts";
 import type { LfsAction, LfsActions } from "./lfs-actions.ts";
@@ -17,7 +18,7 @@ import { GitRefusal, refusalOfStatus } from "./refusal.ts";
 
 export interface LfsDeps {
   readonly actions: LfsActions;
-  readonly outbound: Pick<Outbound, "https">;
+  readonly https: Agent;
   readonly clock: Clock;
 }
 
@@ -53,8 +54,14 @@ export async function serveLfs(deps: LfsDeps, exchange: LfsExchange): Promise<vo
     case "batch":
       return batch(deps, exchange);
     case "locks":
-      return answer(exchange, (await callApi(deps, exchange, await bodyOf(exchange.request))).text);
+      return locks(deps, exchange);
   }
+}
+
+async function locks(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
+  const { text } = await callApi(deps, exchange, await bodyOf(exchange.request));
+  if (!isObject(text)) throw new GitRefusal("bad_answer", "the host's answer is none of LFS");
+  answer(exchange, text);
 }
 
 async function batch(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
@@ -144,7 +151,7 @@ function isHeader(name: string, value: string): boolean {
 
 /** A call of the host's LFS API, answered with JSON. */
 async function callApi(
-  { outbound }: LfsDeps,
+  { https }: LfsDeps,
   { asked, request, grant, response }: LfsExchange,
   body: string,
 ): Promise<{ text: string }> {
@@ -155,13 +162,11 @@ async function callApi(
     ...(method === "POST" && { "content-type": LFS_TYPE, "content-length": String(Buffer.byteLength(body)) }),
     ...grant?.headers,
   };
-  const came = await new Promise<IncomingMessage>((resolve, reject) => {
-    const outgoing = httpsRequest(asked.url, { agent: outbound.https, method, headers });
-    outgoing.once("response", resolve);
-    outgoing.once("error", reject);
-    response.once("close", () => outgoing.destroy());
-    outgoing.end(method === "POST" ? body : undefined);
-  });
+  const outgoing = httpsRequest(asked.url, { agent: https, method, headers });
+  const coming = answerTo(outgoing);
+  response.once("close", () => outgoing.destroy());
+  outgoing.end(method === "POST" ? body : undefined);
+  const came = await coming;
   const status = came.statusCode ?? 0;
   grant?.used(String(status));
   if (status < 200 || status > 299) {
@@ -171,9 +176,12 @@ async function callApi(
   return { text: await textOf(came, MAX_ANSWER_BYTES, "bad_answer") };
 }
 
-function answer({ response }: LfsExchange, text: string): void {
-  response.writeHead(200, { "content-type": LFS_TYPE, "content-length": Buffer.byteLength(text) });
-  response.end(text);
+/** Of a host that repeats what it was sent the session's credential is taken out. */
+function answer({ response, grant }: LfsExchange, text: string): void {
+  const scrubber = new Scrubber(grant?.secrets ?? []);
+  const bytes = Buffer.concat([scrubber.push(Buffer.from(text)), scrubber.end()]);
+  response.writeHead(200, { "content-type": LFS_TYPE, "content-length": bytes.length });
+  response.end(bytes);
 }
 
 /** Makes a transfer that an answer of the host named to this session. */
@@ -206,23 +214,21 @@ async function transfer(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
 }
 
 function send(
-  { outbound }: LfsDeps,
+  { https }: LfsDeps,
   { request, response }: LfsExchange,
   { method, url, headers }: LfsAction,
   credential: Grant["headers"] = {},
 ): Promise<IncomingMessage> {
-  return new Promise((resolve, reject) => {
-    const outgoing = httpsRequest(url, {
-      agent: outbound.https,
-      method,
-      headers: { ...only(request.headers, TO_HOST), ...headers, ...credential },
-    });
-    outgoing.once("response", resolve);
-    outgoing.once("error", reject);
-    response.once("close", () => outgoing.destroy());
-    if (method === "GET") outgoing.end();
-    else request.pipe(outgoing);
+  const outgoing = httpsRequest(url, {
+    agent: https,
+    method,
+    headers: { ...only(request.headers, TO_HOST), ...headers, ...credential },
   });
+  const answer = answerTo(outgoing);
+  response.once("close", () => outgoing.destroy());
+  if (method === "GET") outgoing.end();
+  else request.pipe(outgoing);
+  return answer;
 }
 
 /** Told to the sandbox as another transfer, with none of this one's headers. */
@@ -269,6 +275,15 @@ function objectOf(text: string): Record<string, unknown> {
     return recordOf(JSON.parse(text));
   } catch {
     throw new GitRefusal("bad_answer", "an LFS message is not JSON");
+  }
+}
+
+function isObject(text: string): boolean {
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null;
+  } catch {
+    return false;
   }
 }
 

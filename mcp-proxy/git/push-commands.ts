@@ -18,35 +18,41 @@ const SHALLOW = /^shallow [0-9a-f]{40}(?:[0-9a-f]{24})?$/;
 
 /** Reads up to the end of the commands, and leaves all of it to be read again. Rejects with an UnreadablePush. */
 export async function readPushCommands(body: Readable): Promise<PushCommands> {
-  let seen = Buffer.alloc(0);
+  const seen: Buffer[] = [];
+  let bytes = 0;
+  let unparsed: Buffer = Buffer.alloc(0);
+  const refs: string[] = [];
+  const capabilities = new Set<string>();
   for (;;) {
-    const commands = parseCommands(seen);
-    if (commands !== undefined) {
-      if (seen.length > 0) body.unshift(seen);
-      return commands;
-    }
-    if (seen.length > MOST_BYTES) throw new UnreadablePush("it changes too many refs at once");
+    const { isEnd, rest } = parseLines(unparsed, refs, capabilities);
+    unparsed = rest;
+    if (isEnd) break;
+    if (bytes > MOST_BYTES) throw new UnreadablePush("it changes too many refs at once");
     const chunk = await nextChunk(body);
     if (chunk === undefined) throw new UnreadablePush("it ended before it had said what it changes");
-    seen = Buffer.concat([seen, chunk]);
+    bytes += chunk.length;
+    seen.push(chunk);
+    unparsed = Buffer.concat([unparsed, chunk]);
   }
+  if (bytes > 0) body.unshift(Buffer.concat(seen));
+  return { refs, capabilities };
 }
 
-/** Undefined: more is needed. */
-function parseCommands(bytes: Buffer): PushCommands | undefined {
-  const refs: string[] = [];
-  let capabilities: ReadonlySet<string> | undefined;
-  for (let at = 0; at + 4 <= bytes.length; ) {
+/** Whole lines, each once: how they come in pieces does not make it slow. Gives what is no whole line yet. */
+function parseLines(bytes: Buffer, refs: string[], capabilities: Set<string>) {
+  let at = 0;
+  while (at + 4 <= bytes.length) {
     const digits = bytes.toString("latin1", at, at + 4);
     if (!/^[0-9a-fA-F]{4}$/.test(digits)) throw new UnreadablePush("it is not what git sends");
     const length = Number.parseInt(digits, 16);
-    if (length === 0) return { refs, capabilities: capabilities ?? new Set() };
+    if (length === 0) return { isEnd: true, rest: bytes.subarray(at) };
     if (length <= 4 || length > LONGEST_LINE) throw new UnreadablePush("it is not what git sends");
-    if (at + length > bytes.length) return undefined;
+    if (at + length > bytes.length) break;
     const line = bytes.toString("utf8", at + 4, at + length);
     at += length;
-    const [command = "", words] = splitOnce(line.replace(/\n$/, ""));
-    if (words !== undefined) capabilities ??= new Set(words.trim().split(" "));
+    const [command = "", words = ""] = splitOnce(line.replace(/\n$/, ""));
+    // Git servers take them from any line.
+    for (const word of words.split(/\s+/)) if (word !== "") capabilities.add(word);
     if (command === "push-cert")
       throw new UnreadablePush("it is signed, and signed pushes cannot be checked");
     if (SHALLOW.test(command)) continue;
@@ -54,7 +60,7 @@ function parseCommands(bytes: Buffer): PushCommands | undefined {
     if (ref === undefined) throw new UnreadablePush("it is not what git sends");
     refs.push(ref);
   }
-  return undefined;
+  return { isEnd: false, rest: bytes.subarray(at) };
 }
 
 function splitOnce(line: string): [string, string?] {

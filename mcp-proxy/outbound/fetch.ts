@@ -5,6 +5,7 @@
 import { request as httpRequest, type IncomingMessage, type RequestOptions } from "node:http";
 import { request as httpsRequest } from "node:https";
 import { Readable } from "node:stream";
+import { answerTo } from "../../kit/network/answer.ts";
 import type { Outbound } from "./outbound.ts";
 import { OutboundRefusal } from "./refusal.ts";
 
@@ -26,6 +27,8 @@ type Ways = Pick<Outbound, "http" | "https">;
 
 const MAX_REDIRECTS = 5;
 const REDIRECTS = new Set([301, 302, 303, 307, 308]);
+/** The last that a `Response` can have. */
+const LAST_STATUS = 599;
 const WITHOUT_BODY = new Set([204, 205, 304]);
 
 /** Rejects with an OutboundRefusal, or the signal's reason. A refused redirect names the host that it led to, nothing more. */
@@ -34,7 +37,7 @@ export function createFetch(outbound: Ways): OutboundFetch {
     let url = parseUrl(target);
     for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
       const answer = await send(outbound, url, request);
-      if (!REDIRECTS.has(answer.statusCode ?? 0)) return toResponse(answer);
+      if (!REDIRECTS.has(answer.statusCode ?? 0)) return toResponse(answer, url);
       answer.destroy();
       url = followed(url, answer, request);
     }
@@ -54,23 +57,23 @@ function parseUrl(target: string | URL): URL {
   return url;
 }
 
-function send(outbound: Ways, url: URL, request: OutboundRequest): Promise<IncomingMessage> {
-  return new Promise((resolve, reject) => {
-    const isSecure = url.protocol === "https:";
-    const options: RequestOptions = {
-      agent: isSecure ? outbound.https : outbound.http,
-      method: request.method ?? "GET",
-      headers: headersOf(request),
-      ...(request.signal && { signal: request.signal }),
-    };
-    const outgoing = isSecure ? httpsRequest(url, options) : httpRequest(url, options);
-    outgoing.once("response", resolve);
-    outgoing.once("error", (error) => {
-      if (request.signal?.aborted) reject(request.signal.reason);
-      else reject(asRefusal(error, url));
-    });
-    outgoing.end(request.body ?? undefined);
-  });
+async function send(outbound: Ways, url: URL, request: OutboundRequest): Promise<IncomingMessage> {
+  const isSecure = url.protocol === "https:";
+  const options: RequestOptions = {
+    agent: isSecure ? outbound.https : outbound.http,
+    method: request.method ?? "GET",
+    headers: headersOf(request),
+    ...(request.signal && { signal: request.signal }),
+  };
+  const outgoing = isSecure ? httpsRequest(url, options) : httpRequest(url, options);
+  const answer = answerTo(outgoing);
+  outgoing.end(request.body ?? undefined);
+  try {
+    return await answer;
+  } catch (error) {
+    if (request.signal?.aborted) throw request.signal.reason;
+    throw asRefusal(error as Error, url);
+  }
 }
 
 function headersOf({ headers = {}, body }: OutboundRequest): Record<string, string | number> {
@@ -95,8 +98,13 @@ function followed(
   );
 }
 
-function toResponse(answer: IncomingMessage): Response {
+function toResponse(answer: IncomingMessage, url: URL): Response {
   const status = answer.statusCode ?? 0;
+  if (status > LAST_STATUS) {
+    // Its connection would stay taken until the far side ends it.
+    answer.destroy();
+    throw new OutboundRefusal("unreachable", `${url.host} answered with what is no HTTP status`);
+  }
   const headers = new Headers();
   for (let index = 0; index + 1 < answer.rawHeaders.length; index += 2) {
     headers.append(answer.rawHeaders[index]!, answer.rawHeaders[index + 1]!);

@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer, type RequestListener } from "node:http";
 import { createServer as createTlsServer } from "node:https";
-import { type AddressInfo, connect } from "node:net";
+import { type AddressInfo, connect, createServer as createTcpServer } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
@@ -243,6 +243,23 @@ describe("requests", () => {
     "https://[fe80::1]/",
   ])("%s is refused however it is spelled, without a connection", async (url) => {
     expect((await refusal(fetchWith()(url))).reason).toBe("address_not_allowed");
+  });
+
+  test.each([
+    ["switches to another protocol", "101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x"],
+    ["says that it switches, and not to what", "101 Switching Protocols"],
+    ["has a status that is none", "600 None\r\nContent-Length: 0"],
+  ])("whose answer %s fail at once, and leave no connection", async (_, head) => {
+    const gone: Promise<unknown>[] = [];
+    const server = createTcpServer((socket) => {
+      gone.push(once(socket, "close"));
+      socket.on("error", () => {}).once("data", () => socket.write(`HTTP/1.1 ${head}\r\n\r\n`));
+    }).listen(0, "127.0.0.1");
+    await once(server, "listening");
+    closers.push(() => void server.close());
+    const { port } = server.address() as AddressInfo;
+    expect((await refusal(fetchWith()(`http://127.0.0.1:${port}/`))).reason).toBe("unreachable");
+    expect(await Promise.all(gone)).toHaveLength(1);
   });
 
   test("with a user, or in another scheme, are refused, and repeat nothing of the URL but its host", async () => {

@@ -88,6 +88,16 @@ export class Outbound {
     }
   }
 
+  /**
+   * Connections by TLS for one user alone, who ends them by `destroy`: whoever holds all of them, by requests that get no
+   * further, holds up nobody else.
+   */
+  ownHttps(maxSockets: number): HttpsAgent {
+    const agent = new HttpsAgent({ keepAlive: true, maxFreeSockets: 1, maxSockets });
+    this.dialIn(agent, true);
+    return agent;
+  }
+
   /** Ends idle connections, and open ones too. */
   close(): void {
     this.http.destroy();

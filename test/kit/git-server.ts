@@ -56,6 +56,13 @@ export async function startGitServer(): Promise<GitServer> {
       response.writeHead(401, { "www-authenticate": 'Basic realm="git"' }).end();
       return;
     }
+    if (path.startsWith("/switched/"))
+      return void request.socket.write("HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    if (path.startsWith("/silent/")) return;
+    if (path.startsWith("/repeating/")) {
+      const text = JSON.stringify({ locks: [], said: headers.authorization });
+      return void response.writeHead(200, { "content-type": "application/json" }).end(text);
+    }
     if (path.startsWith("/forbidden/")) return void response.writeHead(403).end();
     if (lfs.serve(request, response)) return;
     backend(root, env, request, response, (bytes) => {
