@@ -33,6 +33,9 @@ export function scrubbed(
       name,
       all.map((value) => scrubber.text(value)),
     );
+  // One that is not undone by now would stand in the body, and no header would say so.
+  const transfer = (received.get("transfer-encoding") ?? []).join(",").trim().toLowerCase();
+  if (transfer !== "" && transfer !== "chunked") throw unreadable();
   const status = answer.statusCode ?? 0;
   if (method === "HEAD" || status === 204 || status === 304) return { headers, through: [] };
   const through: Transform[] = [];
@@ -43,12 +46,7 @@ export function scrubbed(
     .reverse()) {
     if (coding === "" || coding === "identity") continue;
     const decoder = DECODERS[coding];
-    if (decoder === undefined || through.length > 0) {
-      throw new EgressRefusal(
-        "bad_answer",
-        "the host's answer is compressed in a way in which values cannot be found",
-      );
-    }
+    if (decoder === undefined || through.length > 0) throw unreadable();
     through.push(decoder());
   }
   headers.delete("content-encoding");
@@ -56,6 +54,13 @@ export function scrubbed(
   headers.delete("content-length");
   through.push(scrubbing(scrubber));
   return { headers, through };
+}
+
+function unreadable(): EgressRefusal {
+  return new EgressRefusal(
+    "bad_answer",
+    "the host's answer is compressed in a way in which values cannot be found",
+  );
 }
 
 function scrubbing(scrubber: Scrubber): Transform {

@@ -20,10 +20,21 @@ test("a value is found as it is, and as JSON, HTML and URLs write it", () => {
     encodeURIComponent(VALUE),
     encodeURIComponent(VALUE).replaceAll("%20", "+"),
     encodeURIComponent(VALUE).replace(/%../g, (code) => code.toLowerCase()),
+    // Go, Rails, .NET, and Python's templates and quote.
+    json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+    json.replace(/[<>&'+é]/g, (char) => `\\u${code(char)}`).replace('\\"', "\\u0022"),
+    html.replace("&#39;", "&#x27;"),
+    html.replaceAll("&quot;", "&#34;").replace("+", "&#43;"),
+    encodeURIComponent(VALUE).replaceAll("%2F", "/"),
+    encodeURIComponent(VALUE).replace("'", "%27").replaceAll("%20", "+"),
   ]) {
     expect([spelling, whole(`a ${spelling} b`)]).toEqual([spelling, "a [redacted] b"]);
   }
 });
+
+function code(char: string): string {
+  return char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
+}
 
 test("a value is found in base64 wherever it begins, but for what belongs to its neighbours", () => {
   const long = "canary-0123456789-abcdef";

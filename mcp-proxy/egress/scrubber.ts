@@ -24,21 +24,67 @@ function spellingsOf(values: readonly string[]): string[] {
 }
 
 function asTexts(value: string): string[] {
+  return [...asJson(value), ...asHtml(value), ...asUrl(value)];
+}
+
+/** What libraries write as \\uXXXX though they need not: others than ASCII, what HTML could read (Go, Rails), and more (.NET). */
+const JSON_ESCAPED = [
+  /(?!)/g,
+  /[\u007f-\uffff]/g,
+  /[<>&\u2028\u2029]/g,
+  /[<>&\u007f-\uffff]/g,
+  /[<>&'+`\u007f-\uffff]/g,
+];
+
+function asJson(value: string): string[] {
   const json = JSON.stringify(value).slice(1, -1);
-  const inHtml = value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-  const url = percentEncoded(value);
+  return JSON_ESCAPED.flatMap((which) => {
+    const lower = json.replace(which, unicodeEscape);
+    // Escapes alone: JSON.stringify has written the others, in lower case.
+    const upper = json
+      .replace(/\\u[0-9a-f]{4}/g, (code) => `\\u${code.slice(2).toUpperCase()}`)
+      .replace(which, (char) => `\\u${unicodeEscape(char).slice(2).toUpperCase()}`);
+    const quoted = [lower, upper, upper.replaceAll('\\"', "\\u0022")];
+    return quoted.flatMap((text) => [text, text.replaceAll("/", "\\/")]);
+  });
+}
+
+function unicodeEscape(char: string): string {
+  return `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+}
+
+function asHtml(value: string): string[] {
+  const some = value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  const quotes = [
+    ["&quot;", "'"],
+    ["&quot;", "&#39;"],
+    ["&quot;", "&#x27;"],
+    ["&quot;", "&#039;"],
+    ["&#34;", "&#39;"],
+  ] as const;
+  const texts = quotes.map(([double, single]) => some.replaceAll('"', double).replaceAll("'", single));
   return [
-    json,
-    json.replaceAll("/", "\\/"),
-    json.replace(/[\u007f-\uffff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`),
-    inHtml,
-    inHtml.replaceAll('"', "&quot;"),
-    inHtml.replaceAll('"', "&quot;").replaceAll("'", "&#39;"),
-    inHtml.replaceAll('"', "&#34;").replaceAll("'", "&#39;"),
-    url,
-    url.replaceAll("%20", "+"),
-    url.replace(/%[0-9A-F]{2}/g, (code) => code.toLowerCase()),
+    some,
+    ...texts,
+    // Templates of Go and of Handlebars.
+    ...texts.map((text) => text.replaceAll("+", "&#43;")),
+    ...texts.map((text) => text.replaceAll("+", "&#43;").replace(/=/g, "&#61;")),
+    ...texts.map((text) => text.replaceAll("=", "&#x3D;").replaceAll("`", "&#x60;")),
   ];
+}
+
+/** Libraries differ in what they leave: `!'()*` (JavaScript), or `/` (Python), or both, or none of these. */
+function asUrl(value: string): string[] {
+  const url = percentEncoded(value);
+  const strict = url.replace(/[!'()*]/g, (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`);
+  const all = [url, strict].flatMap((text) => [text, text.replaceAll("%2F", "/")]);
+  return all
+    .flatMap((text) => [
+      text,
+      text.replaceAll("%20", "+"),
+      text.replaceAll("~", "%7E").replaceAll("%20", "+"),
+    ])
+    .flatMap((text) => [text, text.replace(/%[0-9A-F]{2}/g, (code) => code.toLowerCase())]);
 }
 
 /** A value with half a surrogate pair has no such form. */

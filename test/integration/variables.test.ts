@@ -184,6 +184,8 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a variable of a session", 
     expect(headers).toContain("x-said: [redacted]");
     expect(headers).toContain("set-cookie: a=1\r\nset-cookie: b=[redacted]\r\n");
     expect(await ask("/odd")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: bad_answer/);
+    expect(await ask("/coded")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: bad_answer/);
+    expect(await ask("/switched")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: unreachable/);
     // A redirect is the program's to follow.
     expect(await ask("/redirect")).toMatch(/^HTTP\/1.1 302 [\s\S]*location: https:\/\/evil.example\//);
     expect(await hand.bash(`curl -sS ${at}/large | sha256sum`)).toContain(hashOfLarge());

@@ -250,6 +250,15 @@ async function repeat(
       });
       waiting.answer = () => void response.end(said);
       return;
+    case "/switched":
+      return void request.socket.write("HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");
+    case "/coded": {
+      const zipped = gzipSync(said);
+      request.socket.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n");
+      request.socket.write(`${zipped.length.toString(16)}\r\n`);
+      request.socket.write(zipped);
+      return void request.socket.write("\r\n0\r\n\r\n");
+    }
     case "/open":
       response.writeHead(200, { "content-type": "text/event-stream" });
       return void response.write("data: first\n\n");
