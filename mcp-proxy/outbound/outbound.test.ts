@@ -8,6 +8,7 @@ import { type AddressInfo, connect, createServer as createTcpServer } from "node
 import { afterEach, describe, expect, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
+import { eventually } from "../../test/kit/eventually.ts";
 import { createCertificates } from "../../test/kit/test-certificates.ts";
 import { DenyList, denyEntry } from "./deny-list.ts";
 import { createFetch } from "./fetch.ts";
@@ -318,6 +319,25 @@ describe("requests", () => {
       expect(reason).toBe("redirect_refused");
       expect(message).not.toContain("canary");
     }
+  });
+
+  test("that hang, however many, hold up no other to the same host", async () => {
+    let held = 0;
+    const port = await listening((request, response) => {
+      if (request.url === "/held") held += 1;
+      else response.end("here");
+    });
+    const fetch = fetchWith();
+    const stop = new AbortController();
+    const hanging = Array.from({ length: 300 }, () =>
+      fetch(`http://127.0.0.1:${port}/held`, { signal: AbortSignal.any([stop.signal]) }).catch(
+        () => "given up",
+      ),
+    );
+    await eventually(() => held === hanging.length);
+    expect(await (await fetch(`http://127.0.0.1:${port}/other`)).text()).toBe("here");
+    stop.abort();
+    expect(new Set(await Promise.all(hanging))).toEqual(new Set(["given up"]));
   });
 
   test("that nobody answers, or that break, fail as unreachable; one that is given up ends at once", async () => {

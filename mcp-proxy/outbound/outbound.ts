@@ -29,7 +29,8 @@ export interface OutboundOptions {
 const CONNECT_WITHIN_MS = 10_000;
 /** Connections to one origin that wait for more work. */
 const MAX_FREE = 8;
-const MAX_SOCKETS = 256;
+/** To one origin. Whoever asks has bounds of its own: one here, for all sessions, would let a few hold up the others. */
+const MAX_SOCKETS = 10_000;
 
 type Created = (error: Error | null, socket?: Socket) => void;
 interface Wanted {
