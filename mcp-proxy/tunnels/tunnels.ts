@@ -12,6 +12,8 @@ import type { ConnectionHandler, SandboxConnectionKind } from "./sandbox-connect
 
 /** Fewer than a connection to the server carries streams. */
 const MAX_OPEN = 1_500;
+/** So that the hands of one leave room for those of the others. */
+const MAX_OPEN_OF_WORKSPACE = 1_000;
 
 const KINDS = new Map<TunnelKind, SandboxConnectionKind>([
   [TunnelKind.GIT, "git"],
@@ -35,7 +37,10 @@ export class Tunnels {
   private readonly deps: TunnelsDeps;
   private readonly stopping = new AbortController();
   /** By their session; those that are being opened count too. */
-  private readonly open = new Map<string, { sessionId: string; stop: AbortController }>();
+  private readonly open = new Map<
+    string,
+    { sessionId: string; workspaceId: string; stop: AbortController }
+  >();
 
   constructor(deps: TunnelsDeps) {
     this.deps = deps;
@@ -58,8 +63,19 @@ export class Tunnels {
       return { reason: "DRAINING", message: "the proxy stops; connect again" };
     if (this.open.size >= MAX_OPEN)
       return { reason: "LIMIT_EXCEEDED", message: `the proxy has ${MAX_OPEN} connections of sandboxes open` };
+    if (this.openOf(ask.workspaceId) >= MAX_OPEN_OF_WORKSPACE)
+      return {
+        reason: "LIMIT_EXCEEDED",
+        message: `this workspace has ${MAX_OPEN_OF_WORKSPACE} connections of sandboxes open at the proxy`,
+      };
     void this.take(ask, kind, handler);
     return { reason: "", message: "" };
+  }
+
+  private openOf(workspaceId: string): number {
+    let open = 0;
+    for (const each of this.open.values()) if (each.workspaceId === workspaceId) open += 1;
+    return open;
   }
 
   /** The session ended: its connections do. */
@@ -77,7 +93,7 @@ export class Tunnels {
   private async take(ask: AskTunnel, kind: SandboxConnectionKind, handler: ConnectionHandler): Promise<void> {
     const { tunnelId, sessionId, workspaceId, handId, host, port, variables, repositories } = ask;
     const stop = new AbortController();
-    this.open.set(tunnelId, { sessionId, stop });
+    this.open.set(tunnelId, { sessionId, workspaceId, stop });
     const gone = () => this.open.delete(tunnelId);
     let stream: TunnelStream | undefined;
     try {
