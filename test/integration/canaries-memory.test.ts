@@ -4,20 +4,27 @@
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { Permission } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { type CredentialUseSchema, VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
-import { type Canary, canariesIn, newCanary } from "../kit/canary-search.ts";
+import { type Canary, canariesIn, newCanary, searchFor } from "../kit/canary-search.ts";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
+import { type GitServer, startGitServer } from "../kit/git-server.ts";
 import { type Platform, startPlatform } from "../kit/platform.ts";
 import { readMemory } from "../kit/process-memory.ts";
 import { descendantsOf } from "../kit/process-tree.ts";
+import { HOST, type RepeatingHost, startRepeatingHost } from "../kit/variable-rig.ts";
 
 type Use = MessageInitShape<typeof CredentialUseSchema>;
 
@@ -25,12 +32,17 @@ type Use = MessageInitShape<typeof CredentialUseSchema>;
 const SAID = newCanary("what a user said", "");
 const BEARER = newCanary("bearer", "");
 const HEADER = newCanary("header", "");
+const GIT = newCanary("git token", "");
+const VARIABLE = newCanary("variable", "");
 const UNUSED = newCanary("git token that nobody has used", "");
-const SECRETS: readonly Canary[] = [BEARER, HEADER, UNUSED];
+const SECRETS: readonly Canary[] = [BEARER, HEADER, GIT, VARIABLE, UNUSED];
 
 let far: CountingMcpServer;
+let git: GitServer;
+let repeating: RepeatingHost;
 let api: FakeMessagesApi;
 let platform: Platform;
+let dir = "";
 const received: string[] = [];
 
 beforeAll(async () => {
@@ -45,8 +57,22 @@ beforeAll(async () => {
     response.end(JSON.stringify({ jsonrpc: "2.0", id, result: { content: [{ type: "text", text: said }] } }));
     return true;
   };
+  [git, repeating] = await Promise.all([startGitServer(), startRepeatingHost()]);
+  git.login = `bot:${GIT.secret}`;
+  await git.addRepository("private/one");
+  dir = await mkdtemp(join(tmpdir(), "tendon-canaries-memory-"));
+  const upstreamCa = join(dir, "upstream.crt");
+  const authorities = [git.caFile, repeating.certificates.caFile].map((file) => readFile(file, "utf8"));
+  await writeFile(upstreamCa, (await Promise.all(authorities)).join("\n"));
+  const inHand = [
+    `echo ${SAID.secret}`,
+    "cd one && git pull -q && git -c user.name=S -c user.email=s@example.com commit -q --allow-empty -m second",
+    "git push -q && echo pushed",
+    `curl -sS -H "authorization: Bearer $API_KEY" https://${HOST}:${repeating.port}/`,
+    "sleep 300 & echo started",
+  ];
   const steps = [
-    toolUse("bash", { command: `echo ${SAID.secret}; sleep 300 & echo started` }),
+    toolUse("bash", { command: inHand.join("\n") }),
     toolUse("mcp__one__note", {}),
     toolUse("mcp__two__note", {}),
   ];
@@ -57,7 +83,7 @@ beforeAll(async () => {
     env: {
       // Also where nothing moves it: a control that is found whatever became of what was said.
       server: control,
-      "mcp-proxy": control,
+      "mcp-proxy": { ...control, TENDON_PROXY_UPSTREAM_CA_FILE: upstreamCa },
       "hand-agent": control,
       harness: { ...control, ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url },
     },
@@ -65,22 +91,32 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   await platform?.stop();
-  await Promise.all([api?.stop(), far?.stop()]);
+  await Promise.all([api?.stop(), far?.stop(), git?.stop(), repeating?.close()]);
+  await rm(dir, { recursive: true, force: true });
 });
 
 async function fillVault(): Promise<string> {
   const vaults = platform.client(VaultService);
   const vaultId = (await vaults.createVault({ displayName: "a vault" })).vault!.id;
-  const add = (use: Use, value: string) =>
-    vaults.createCredential({ vaultId, use, secret: { form: { case: "plain", value: { value } } } });
+  const add = (use: Use, value: string, userName = "") =>
+    vaults.createCredential({
+      vaultId,
+      use,
+      secret: { form: { case: "plain", value: { value, userName } } },
+    });
   await add({ kind: { case: "staticBearer", value: { serverUrl: far.url } } }, BEARER.secret);
   const header = { serverUrl: `${far.url}/two`, headerName: "x-key" };
   await add({ kind: { case: "header", value: header } }, HEADER.secret);
   await add({ kind: { case: "git", value: { url: "https://git.example.com" } } }, UNUSED.secret);
+  const gitUse = { kind: { case: "git" as const, value: { url: `https://127.0.0.1:${git.port}/private` } } };
+  await add(gitUse, GIT.secret, "bot");
+  const variable = { name: "API_KEY", allowedHosts: [HOST], inHeaders: true };
+  await add({ kind: { case: "environmentVariable", value: variable } }, VARIABLE.secret);
   return vaultId;
 }
 
-async function runTurn(vaultId: string): Promise<void> {
+/** Gives the events of its session, as text. */
+async function runTurn(vaultId: string): Promise<string> {
   const free = { defaultPolicy: { permission: Permission.ALWAYS_ALLOW } };
   const spec = {
     name: "uses them",
@@ -97,20 +133,21 @@ async function runTurn(vaultId: string): Promise<void> {
     ],
   };
   const { agent } = await platform.client(AgentService).createAgent({ spec });
+  const sealed = { name: "sealed", network: { mode: NetworkMode.NONE } };
+  const { environment } = await platform.client(EnvironmentService).createEnvironment({ spec: sealed });
+  const repository = { url: `https://127.0.0.1:${git.port}/private/one` };
   const sessions = platform.client(SessionService);
   const payload = JSON.stringify({ content: [{ type: "text", text: `use them, ${SAID.secret}` }] });
   const { session } = await sessions.createSession({
     agentId: agent!.id,
+    environmentId: environment!.id,
+    resources: [{ kind: { case: "gitRepository", value: repository } }],
     vaultIds: [vaultId],
     initialEvents: [{ type: "user.message", payload }],
   });
-  await eventually(
-    async () => {
-      const { events } = await sessions.getEvents({ sessionId: session!.id, limit: 1_000 });
-      return events.some(({ type }) => type === "session.status_idle");
-    },
-    { withinMs: 60_000 },
-  );
+  const read = async () => (await sessions.getEvents({ sessionId: session!.id, limit: 1_000 })).events;
+  await eventually(async () => (await read()).some(({ type }) => type === "session.status_idle"));
+  return (await read()).map(({ type, payload }) => `${type} ${payload}`).join("\n");
 }
 
 /** Names of what stands in the memory of these processes. */
@@ -123,6 +160,8 @@ function namesIn(pids: readonly number[]): string[] {
   }
   return [...found].sort();
 }
+
+const namesOf = (text: Buffer) => [...canariesIn([SAID, ...SECRETS], text)].sort();
 
 const programPids = (name: "server" | "harness" | "hand-agent" | "mcp-proxy") => {
   const { pid } = platform.program(name);
@@ -141,8 +180,18 @@ test("R22: no secret is in the memory of server, harness, hand agent and its san
     },
     { withinMs: 60_000 },
   );
-  await runTurn(vaultId);
+  const events = await runTurn(vaultId);
+  // All were really used: for tools, for cloning, pulling and pushing, and by a program in the sandbox.
   expect(received).toEqual([`Bearer ${BEARER.secret}`, HEADER.secret]);
+  expect(events).toContain("pushed");
+  expect(await git.git("private/one", "log", "-1", "--format=%s", "main")).toBe("second");
+  expect(repeating.seen.map(({ headers }) => headers.authorization)).toEqual([`Bearer ${VARIABLE.secret}`]);
+  expect(namesOf(Buffer.from(events))).toEqual([SAID.name]);
+  for (const name of ["server", "mcp-proxy", "harness", "hand-agent"] as const) {
+    expect({ name, found: namesOf(Buffer.from(platform.program(name).log())) }).toEqual({ name, found: [] });
+  }
+  const onDisk = await searchFor([SAID, ...SECRETS], [join(platform.dataDir, "hand-agent")]);
+  expect(new Set(onDisk.map(({ name }) => name))).toEqual(new Set([SAID.name]));
   for (const name of ["harness", "hand-agent"] as const) {
     expect({ name, found: namesIn(programPids(name)) }).toEqual({ name, found: [SAID.name] });
   }
@@ -151,7 +200,8 @@ test("R22: no secret is in the memory of server, harness, hand agent and its san
   const { pid } = platform.program("server");
   expect(namesIn([pid])).toEqual([SAID.name]);
   const inProxy = namesIn(programPids("mcp-proxy"));
-  expect(inProxy).toEqual(expect.arrayContaining([BEARER.name, HEADER.name]));
+  const used = [BEARER, HEADER, GIT, VARIABLE].map(({ name }) => name);
+  expect(inProxy).toEqual(expect.arrayContaining(used));
   // What no session has used the proxy has not opened, either.
   expect(inProxy).not.toContain(UNUSED.name);
 });
