@@ -72,3 +72,22 @@ test("of two values one of which is part of the other the longer is taken out, a
   expect(new Scrubber(["short"]).isIdle).toBe(true);
   expect(whole("short", ["short"])).toBe("short");
 });
+
+test("a value that holds another is taken out whole, across any cut", () => {
+  const values = ["secret", "secret-longer", "my-secret-longest"];
+  const said =
+    "secret secret-longer my-secret-longest secret-longe my-secret-secret-longer my-my-secret-longest";
+  const clean = "[redacted] [redacted] [redacted] [redacted]-longe my-[redacted]-[redacted] my-[redacted]";
+  expect(whole(said, values)).toBe(clean);
+  const others = new Set<string>();
+  for (let cut = 0; cut <= said.length; cut += 1) {
+    for (let second = cut; second <= said.length; second += 1) {
+      const scrubber = new Scrubber(values);
+      const pieces = [said.slice(0, cut), said.slice(cut, second), said.slice(second)];
+      const done = pieces.map((piece) => scrubber.push(Buffer.from(piece)));
+      const text = Buffer.concat([...done, scrubber.end()]).toString();
+      if (text !== clean) others.add(text);
+    }
+  }
+  expect([...others]).toEqual([]);
+});

@@ -151,18 +151,20 @@ export class Scrubber {
     const next = this.spellings.map((spelling) => bytes.indexOf(spelling));
     const parts: Buffer[] = [];
     let at = 0;
+    let end = goesOn ? this.beginsAt(bytes, 0) : bytes.length;
     for (;;) {
       const found = this.first(next);
-      if (found === undefined) break;
-      const from = next[found] ?? 0;
+      const from = found === undefined ? bytes.length : (next[found] ?? 0);
+      // What begins there may yet be a longer one, of which this is a part.
+      if (found === undefined || from >= end) break;
       parts.push(bytes.subarray(at, from), MARK);
       at = from + (this.spellings[found]?.length ?? 0);
       for (const [index, spelling] of this.spellings.entries()) {
         const place = next[index] ?? -1;
         if (place >= 0 && place < at) next[index] = bytes.indexOf(spelling, at);
       }
+      if (end < at) end = this.beginsAt(bytes, at);
     }
-    const end = goesOn ? this.beginsAt(bytes, at) : bytes.length;
     parts.push(bytes.subarray(at, end));
     return {
       done: parts.length === 1 ? (parts[0] ?? bytes) : Buffer.concat(parts),
