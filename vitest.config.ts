@@ -57,7 +57,8 @@ function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
 }
 
 export default defineConfig(({ mode }) => {
-  const run = { maxWorkers: 2, reporters: ["default", "./test/kit/totals-reporter.ts"] };
+  // One more than most machines of CI have processors: much of the time tests wait for programs and clocks.
+  const run = { maxWorkers: 3, reporters: ["default", "./test/kit/totals-reporter.ts"] };
   if (mode !== "faults") return { test: { ...run, ...tests(EVERYTHING) } };
   const projects = [
     { test: { name: "faults", ...tests(WHOLE_FAULT_TESTS) } },
