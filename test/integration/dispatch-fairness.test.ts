@@ -175,7 +175,8 @@ describe("WakeSession", () => {
     await wake();
     const h = harness();
     const rival = harness();
-    const assignment = await h.assigned(sessionId!).catch(() => rival.assigned(sessionId!));
+    const assignment = await eventually(() => [...h.assignments, ...rival.assignments][0]);
+    expect(assignment.session?.id).toBe(sessionId);
     const before = await sessions.getSession({ sessionId: sessionId! });
     for (let n = 0; n < 5; n++) await wake();
     expect(await sessions.getSession({ sessionId: sessionId! })).toEqual(before);
