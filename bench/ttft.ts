@@ -3,6 +3,10 @@
  * repository cloned and a process started before the first model call, as a design in one container must, whether or not the
  * session needs any of it. Decoupled: this design, where a third of the sessions never need a hand, and the others get theirs,
  * with the same clone, while the model already talks.
+ *
+ * Hands are meant to be on other machines than brains. With both on the same processors, the first forty messages wait for the
+ * containers of the sessions before them; so it is measured twice: on the same processors, and with the Docker engine, the hand
+ * agent and the clones on one half of them, the brains on the other. What is coupled has all of them.
  */
 import { setMaxListeners } from "node:events";
 import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
@@ -14,15 +18,19 @@ import type { Bench, BenchContext, Figure } from "./frame/bench.ts";
 import { percentile } from "./frame/measure.ts";
 import { arrive, ModelPlatform, wallMs } from "./frame/model-platform.ts";
 import { OneContainer, startGitServer } from "./frame/one-container.ts";
+import { FOR_HANDS, keepApart, whyNotApart } from "./frame/processors.ts";
 
 const SESSIONS = 40;
 const PER_SECOND = 10;
 const MODEL_MS = 50;
 const COUPLED = "mark-coupled";
+const ALONE = "mark-alone";
 const WARM_UP = 3;
 /** A machine that is very busy ends the bench all the same. */
 const WITHIN_MS = 240_000;
 const AIM = { p50: 0.4, p95: 0.1, ownP50: 15, ownP95: 40 };
+
+type Design = "coupled" | "decoupled" | "brains alone";
 
 interface Samples {
   readonly ttft: number[];
@@ -40,18 +48,39 @@ export const ttft: Bench = {
     const rig = await start(context);
     const count = Math.max(4, Math.round(SESSIONS * context.scale));
     context.say("warming up …");
-    await rig.arrivals("mark-warm", WARM_UP, false);
+    await rig.arrivals("mark-warm", WARM_UP, "decoupled");
+    context.say(`${count} sessions without hands …`);
+    const alone = await rig.arrivals(ALONE, count, "brains alone");
     context.say(`${count} sessions, decoupled …`);
-    const decoupled = await rig.arrivals("mark-decoupled", count, false);
+    const decoupled = await rig.arrivals("mark-decoupled", count, "decoupled");
     await rig.handsGone();
     context.say(`${count} sessions, coupled …`);
-    const coupled = await rig.arrivals(COUPLED, count, true);
+    const coupled = await rig.arrivals(COUPLED, count, "coupled");
+    context.say(`${count} sessions, decoupled and apart …`);
+    const apart = await measureApart(context, rig, count);
     context.say(distribution("decoupled", decoupled.ttft));
+    context.say(distribution("decoupled, apart", apart.ttft));
     context.say(distribution("coupled", coupled.ttft));
     context.say(distribution("message sent → model asked", decoupled.own));
-    return figures(decoupled, coupled);
+    context.say(distribution("message sent → model asked, apart", apart.own));
+    context.say(distribution("message sent → model asked, no hands", alone.own));
+    return [
+      ...figures(decoupled, coupled, ""),
+      ...figures(apart, coupled, ", hands apart"),
+      ...ownShare(alone, ", no hands at all"),
+    ];
   },
 };
+
+async function measureApart(context: BenchContext, rig: Awaited<ReturnType<typeof start>>, count: number) {
+  const whyNot = whyNotApart();
+  if (whyNot !== undefined) throw new Error(`this bench puts hands on processors of their own: it ${whyNot}`);
+  const together = await keepApart(context);
+  const apart = await rig.arrivals("mark-apart", count, "decoupled", FOR_HANDS);
+  await rig.handsGone();
+  await together();
+  return apart;
+}
 
 async function start(context: BenchContext) {
   const engine = await useDocker();
@@ -65,7 +94,8 @@ async function start(context: BenchContext) {
     env: { "hand-agent": { DOCKER_HOST: engine.host, TENDON_HAND_AGENT_CAPACITY: "200" } },
     answer(mark, n) {
       // Where everything is in one container, there is nothing to be made for a call.
-      const needsHand = !mark.startsWith(COUPLED) && Number(mark.split("-").at(-1)) % 3 !== 0;
+      const hasHand = !mark.startsWith(COUPLED) && !mark.startsWith(ALONE);
+      const needsHand = hasHand && Number(mark.split("-").at(-1)) % 3 !== 0;
       const firstDelta = () => new Promise((resolve) => setTimeout(resolve, MODEL_MS));
       const call = needsHand && n === 1 ? [toolUse("bash", { command: "true" })] : [];
       return turn(["I will look at it.", ...call], { before: { firstDelta } });
@@ -76,8 +106,8 @@ async function start(context: BenchContext) {
     .createEnvironment({ spec: { name: "bench docker", driver: "docker", image } });
   const environmentId = environment?.id ?? "";
   return {
-    arrivals: (mark: string, count: number, isCoupled: boolean) =>
-      measure({ rig, one, environmentId }, mark, count, isCoupled),
+    arrivals: (mark: string, count: number, design: Design, cloneOn?: string) =>
+      measure({ rig, one, environmentId, cloneOn }, mark, count, design),
     /** What one phase made is no burden of the next. */
     async handsGone(): Promise<void> {
       const client = rig.platform.client(HandService);
@@ -91,10 +121,15 @@ async function start(context: BenchContext) {
 }
 
 async function measure(
-  { rig, one, environmentId }: { rig: ModelPlatform; one: OneContainer; environmentId: string },
+  {
+    rig,
+    one,
+    environmentId,
+    cloneOn,
+  }: { rig: ModelPlatform; one: OneContainer; environmentId: string; cloneOn: string | undefined },
   mark: string,
   count: number,
-  isCoupled: boolean,
+  design: Design,
 ): Promise<Samples> {
   const samples: Samples = { ttft: [], own: [] };
   const sessionIds: string[] = [];
@@ -107,13 +142,13 @@ async function measure(
     const sessionId = sessionIds[n] as string;
     const name = `${mark}-${n}`;
     const arrivedMs = wallMs();
-    if (isCoupled) await one.prepare(name);
+    if (design === "coupled") await one.prepare(name);
     const saidMs = wallMs();
     await rig.say(sessionId, name);
     samples.ttft.push((await (seen[n] as Promise<number>)) - arrivedMs);
     samples.own.push((rig.asked.get(name)?.[0] ?? Number.NaN) - saidMs);
     // The hand's session works on its repository too, only later.
-    if (!isCoupled && n % 3 !== 0) await one.clone(await one.newFolder(name));
+    if (design === "decoupled" && n % 3 !== 0) await one.clone(await one.newFolder(name), cloneOn);
   });
   await allRest(rig, sessionIds, late);
   return samples;
@@ -127,12 +162,12 @@ async function allRest(rig: ModelPlatform, sessionIds: readonly string[], late: 
   }
 }
 
-function figures(decoupled: Samples, coupled: Samples): Figure[] {
+function figures(decoupled: Samples, coupled: Samples, how: string): Figure[] {
   const against = (p: number, aim: number): Figure => {
     const product = percentile(decoupled.ttft, p);
     const baseline = percentile(coupled.ttft, p);
     return {
-      figure: `time to first token p${p * 100}, against coupled`,
+      figure: `time to first token p${p * 100}, against coupled${how}`,
       unit: "ms",
       product,
       baseline,
@@ -140,10 +175,14 @@ function figures(decoupled: Samples, coupled: Samples): Figure[] {
       met: product <= aim * baseline,
     };
   };
-  const own = (p: number, aim: number): Figure => {
-    const product = percentile(decoupled.own, p);
+  return [against(0.5, AIM.p50), against(0.95, AIM.p95), ...ownShare(decoupled, how)];
+}
+
+function ownShare({ own }: Samples, how: string): Figure[] {
+  const share = (p: number, aim: number): Figure => {
+    const product = percentile(own, p);
     return {
-      figure: `Tendon's own share p${p * 100}: message sent → model asked`,
+      figure: `Tendon's own share p${p * 100}: message sent → model asked${how}`,
       unit: "ms",
       product,
       baseline: undefined,
@@ -152,7 +191,7 @@ function figures(decoupled: Samples, coupled: Samples): Figure[] {
       note: `counted from before the client's call; the model takes ${MODEL_MS} ms to its first token`,
     };
   };
-  return [against(0.5, AIM.p50), against(0.95, AIM.p95), own(0.5, AIM.ownP50), own(0.95, AIM.ownP95)];
+  return [share(0.5, AIM.ownP50), share(0.95, AIM.ownP95)];
 }
 
 function distribution(name: string, ms: readonly number[]): string {

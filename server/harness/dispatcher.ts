@@ -6,8 +6,8 @@
  * D3 The connection that a lease belongs to is found in `connections`; a connection that ended leaves it at once, and its
  *    leases are freed only if they are still this replica's and nobody re-attached them within the grace.
  */
+
 import { create } from "@bufbuild/protobuf";
-import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
 import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
@@ -15,19 +15,17 @@ import type { Service } from "../../kit/lifecycle.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Tracing } from "../../kit/trace.ts";
 import { LeaseProofSchema } from "../../proto/gen/tendon/v1/event_pb.js";
-import { ToolDescriptionSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
-import { AssignmentSchema, SlotToolsSchema } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import type { HandControl } from "../ports/hand-control.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
 import type { SessionDirectory } from "../ports/session-directory.ts";
 import type { Advance, SessionLog } from "../ports/session-log.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { AcquiredLease, LeaseStore, WaitingSession } from "../store/leases.ts";
+import { completeAssignment, type ForeseenAssignment, foreseeAssignment } from "./assignments.ts";
 import type { HarnessConnection } from "./harness-connection.ts";
 import { HeldSession } from "./held-session.ts";
 import {
   ABANDONED_GRACE_MS,
-  LOG_MESSAGE_BYTES,
   OTHERS_FIRST_MS,
   PARALLEL_ASSIGNMENTS,
   POLL_EVERY_MS,
@@ -162,10 +160,11 @@ export class Dispatcher implements Service {
 
   private async tryOne(sessionId: string): Promise<void> {
     try {
+      const foreseen = foreseeAssignment(this.deps, sessionId);
       const waiting = await this.deps.leases.findWaiting(sessionId);
       // Where sessions are counted they are taken one round after the other.
       if (waiting?.isLimited) this.look();
-      else if (waiting !== undefined) await this.assign(waiting);
+      else if (waiting !== undefined) await this.assign(waiting, foreseen);
     } catch (error) {
       this.deps.log.warn(
         { sessionId, error: messageOf(error) },
@@ -233,7 +232,7 @@ export class Dispatcher implements Service {
   }
 
   /** Takes the lease for a harness that has room, and sends the session there. False when nobody took it. */
-  private async assign(waiting: WaitingSession): Promise<boolean> {
+  private async assign(waiting: WaitingSession, begun?: ForeseenAssignment): Promise<boolean> {
     const { sessionId } = waiting;
     if (this.assigning.has(sessionId)) return false;
     if (this.held.has(sessionId)) return this.assigningNow(sessionId, () => this.dropRunOut(sessionId));
@@ -245,8 +244,9 @@ export class Dispatcher implements Service {
     if (mustRunAlone(waiting)) connection.alone = true;
     try {
       return await this.assigningNow(sessionId, async () => {
+        const foreseen = begun ?? foreseeAssignment(this.deps, sessionId);
         const lease = await this.take(sessionId, connection.instanceId);
-        if (lease !== undefined) await this.deliver(connection, lease);
+        if (lease !== undefined) await this.deliver(connection, lease, foreseen);
         return lease !== undefined;
       });
     } finally {
@@ -292,10 +292,14 @@ export class Dispatcher implements Service {
     return lease !== undefined;
   }
 
-  private async deliver(connection: HarnessConnection, lease: AcquiredLease): Promise<void> {
+  private async deliver(
+    connection: HarnessConnection,
+    lease: AcquiredLease,
+    foreseen: ForeseenAssignment,
+  ): Promise<void> {
     if (isPoison(lease)) return this.giveUp(lease);
     try {
-      const assignment = await this.prepare(lease);
+      const assignment = await completeAssignment(this.deps, lease, foreseen);
       if (!this.connections.has(connection)) throw new Error("the harness left meanwhile");
       const session = this.hold(connection, lease, assignment.tail.at(-1)?.position ?? 0n);
       session.tokenIssuedAtMs = this.deps.clock.nowMs();
@@ -308,33 +312,6 @@ export class Dispatcher implements Service {
       );
       await this.deps.leases.free({ leaseId: lease.leaseId, replicaId: this.deps.replicaId, crashed: false });
     }
-  }
-
-  private async prepare(lease: AcquiredLease) {
-    const { sessionId, workspaceId, epoch } = lease;
-    const { sessionLog, sessions, hands, tokens, proxies } = this.deps;
-    const session = await sessions.get(sessionId);
-    const [tail, slots, sessionToken] = await Promise.all([
-      sessionLog.readTail({ sessionId, maxBytes: LOG_MESSAGE_BYTES }),
-      hands.slotTools(session),
-      tokens.issue({ sessionId, workspaceId, epoch }),
-    ]);
-    return create(AssignmentSchema, {
-      lease: create(LeaseProofSchema, { leaseId: lease.leaseId, epoch }),
-      expiresAt: timestampFromDate(lease.expiresAt),
-      session: session.message,
-      tail: tail.events,
-      slots: slots.map(({ slot, digest, tools }) =>
-        create(SlotToolsSchema, {
-          slot,
-          digest,
-          tools: tools.map((tool) => create(ToolDescriptionSchema, tool)),
-        }),
-      ),
-      proxyUrl: proxies.anyUrl(),
-      sessionToken: sessionToken.token,
-      silentDeaths: lease.silentDeaths,
-    });
   }
 
   /** The session has killed even the harness that it had for itself: its turn ends, and the next message starts afresh. */

@@ -34,6 +34,8 @@ export interface AcquiredLease {
   readonly silentDeaths: number;
   /** How often in a row a holder has died before the log had more of it than that it had begun to ask a model. */
   readonly barrenDeaths: number;
+  /** Position of the session's newest event when it was assigned. */
+  readonly head: bigint;
 }
 
 export interface LeaseStore {

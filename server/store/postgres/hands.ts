@@ -1,7 +1,8 @@
 /** Hands in Postgres. Transactions lock the session's row first, then hands, then executions. */
 import { notFound, TendonError } from "../../../kit/errors.ts";
+import { digestOfTools, type ToolRecord, toolListText } from "../hand-agents.ts";
 import type { HandEvent, HandRecord, HandStateName, HandStore, LeaseClaim, StaleHand } from "../hands.ts";
-import { LIVING_HANDS, readToolList, writeToolList } from "./hand-agents.ts";
+import { LIVING_HANDS } from "./hand-agents.ts";
 import { appendToLog } from "./hand-log.ts";
 import { outputs } from "./hand-outputs.ts";
 import { owners } from "./hand-owners.ts";
@@ -334,22 +335,22 @@ async function pinTools(
   choose: Parameters<HandStore["pinTools"]>[2],
 ) {
   const pinned = async () => {
-    const { rows } = await pool.query<{ tools_digest: string }>(
-      "select tools_digest from session_slots where session_id = $1 and slot = $2",
+    const { rows } = await pool.query<{ digest: string; tools: string }>(
+      "select digest, tools from session_slots join tool_lists on digest = tools_digest where session_id = $1 and slot = $2",
       [sessionId, slot],
     );
-    return rows[0]?.tools_digest;
+    return rows[0] && { digest: rows[0].digest, tools: JSON.parse(rows[0].tools) as ToolRecord[] };
   };
-  let digest = await pinned();
-  if (digest === undefined) {
-    const chosen = await writeToolList(pool, await choose());
-    await pool.query(
-      "insert into session_slots (session_id, slot, tools_digest) values ($1, $2, $3) on conflict do nothing",
-      [sessionId, slot, chosen],
-    );
-    digest = (await pinned()) ?? chosen;
-  }
-  return { digest, tools: (await readToolList(pool, digest)) ?? [] };
+  const known = await pinned();
+  if (known !== undefined) return known;
+  const tools = await choose();
+  const digest = digestOfTools(tools);
+  const { rowCount } = await pool.query(
+    `with listed as (insert into tool_lists (digest, tools) values ($3, $4) on conflict do nothing)
+     insert into session_slots (session_id, slot, tools_digest) values ($1, $2, $3) on conflict do nothing`,
+    [sessionId, slot, digest, toolListText(tools)],
+  );
+  return rowCount === 1 ? { digest, tools } : ((await pinned()) ?? { digest, tools });
 }
 
 export function toHand(row: HandRow): HandRecord {

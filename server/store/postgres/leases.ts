@@ -6,7 +6,7 @@ import type { Pool } from "./pool.ts";
 import { HAS_WORK, WAITS, waitingSessions } from "./waiting-sessions.ts";
 
 const LEASE_COLUMNS =
-  "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths, barren_deaths";
+  "session_id, workspace_id, lease_id, lease_epoch, lease_expires_at, silent_deaths, barren_deaths, lease_head";
 /** When it ended stays: what is given to another brain at once was not abandoned in between (E3). */
 const END_LEASE =
   "lease_id = null, lease_harness_id = null, lease_replica_id = null, lease_expires_at = clock_timestamp()";
@@ -37,6 +37,7 @@ interface LeaseRow {
   lease_expires_at: Date;
   silent_deaths: number;
   barren_deaths: number;
+  lease_head: number;
 }
 
 export function createLeaseStore(pool: Pool): LeaseStore {
@@ -166,5 +167,6 @@ function toLease(row: LeaseRow): AcquiredLease {
     expiresAt: row.lease_expires_at,
     silentDeaths: row.silent_deaths,
     barrenDeaths: row.barren_deaths,
+    head: BigInt(row.lease_head),
   };
 }
