@@ -18,47 +18,35 @@ import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_s
 import {
   awaitEvents,
   brainEvent,
-  contextEvents,
   deadSpanEnd,
   errorResult,
   exhaustedEvents,
-  failureEvents,
-  HARNESS_GONE,
   INTERRUPTED,
   INTERRUPTED_TEXT,
   idleEvents,
   LEFT_RUNNING_TEXT,
-  requestEvents,
-  responseEvents,
   type SessionFailure,
 } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
-import { spentBudget } from "./budget.ts";
 import { CallRunner } from "./call-runner.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
-import type { Loop, LoopOutcome } from "./loops/loop.ts";
+import type { Loop } from "./loops/loop.ts";
 import { McpServers } from "./mcp-client/mcp-servers.ts";
-import { listedEvents } from "./mcp-client/mcp-tool-events.ts";
 import type { SendToProxy } from "./mcp-client/proxy-request.ts";
-import { withMemoryNote } from "./memory-note.ts";
+import { ModelStep, type ModelStepSettings } from "./model-step.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
 import { PreviewFeed } from "./preview-feed.ts";
-import { withRepositoryNote } from "./repository-note.ts";
-import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
 import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { SessionTools } from "./session-tools.ts";
 import { SessionView } from "./session-view.ts";
-import { withSkillNote } from "./skill-note.ts";
 import { SpeculativeHands } from "./speculative-hands.ts";
 import { TurnTrace } from "./turn-trace.ts";
+import { untilInterrupted } from "./until-interrupted.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
 
-export interface RunnerSettings {
-  /** Most milliseconds that a model may be silent. */
-  readonly modelTimeoutMs: number;
-  readonly retry: RetryBounds;
+export interface RunnerSettings extends ModelStepSettings {
   /** Answers with calls that one turn may hold. */
   readonly maxRounds: number;
 }
@@ -79,15 +67,8 @@ export interface RunnerOptions {
   readonly draining: AbortSignal;
 }
 
-/** A client interrupted what was going on. */
-class Interrupted extends Error {
-  override readonly name = "Interrupted";
-}
-
 const MAX_CUT_OFFS = 3;
 const MAX_COMPACTIONS = 3;
-/** Changes of its context that a loop may propose before it asks a model for something. */
-const MAX_CONTEXT_CHANGES = 8;
 const UNRECORDED_RETRY_MS = 5_000;
 
 export class Runner {
@@ -95,16 +76,12 @@ export class Runner {
   private readonly options: RunnerOptions;
   private readonly spec: AgentSpec | undefined;
   private readonly steps: StepSettings;
-  private readonly tools: SessionTools;
-  private readonly mcp: McpServers;
   private readonly writer: LogWriter;
   private readonly callRunner: CallRunner;
-  private readonly speculation: SpeculativeHands;
+  private readonly modelStep: ModelStep;
   private readonly feed: PreviewFeed;
   private readonly newId: () => string;
   private readonly trace: TurnTrace;
-  /** The newest model request that this holder began. */
-  private askedSpanId: string | undefined;
   /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
   private readonly leaving = new AbortController();
 
@@ -124,37 +101,67 @@ export class Runner {
     this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
-    this.tools = new SessionTools(this.spec, assignment.slots, this.view.state);
-    this.mcp = new McpServers({
+    const tools = new SessionTools(this.spec, assignment.slots, this.view.state);
+    const mcp = this.mcpServers();
+    this.callRunner = this.createCallRunner(mcp);
+    this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
+    this.modelStep = this.createModelStep(tools, mcp);
+  }
+
+  private mcpServers(): McpServers {
+    const { assignment, sendToProxy: send, lease, clock } = this.options;
+    const names = this.spec?.mcpServers.map(({ name }) => name) ?? [];
+    const traceHeaders = () => this.trace.headers;
+    return new McpServers({
       proxyUrl: assignment.proxyUrl,
-      names: this.spec?.mcpServers.map(({ name }) => name) ?? [],
-      send: options.sendToProxy,
+      names,
+      send,
       lease,
       view: this.view,
       clock,
-      traceHeaders: () => this.trace.headers,
+      traceHeaders,
     });
-    this.callRunner = new CallRunner({
+  }
+
+  private createCallRunner(mcp: McpServers): CallRunner {
+    const { assignment, server, lease, clock, log } = this.options;
+    const { agent, resources } = assignment.session!;
+    return new CallRunner({
       server,
-      mcp: this.mcp,
-      agent: assignment.session!.agent!,
-      resources: assignment.session!.resources,
+      mcp,
+      agent: agent!,
+      resources,
       brainTools: BRAIN_TOOLS,
       lease,
       view: this.view,
       writer: this.writer,
       clock,
-      log: options.log,
+      log,
       trace: this.trace,
     });
-    this.speculation = new SpeculativeHands({
-      hands: server.hands,
+  }
+
+  private createModelStep(tools: SessionTools, mcp: McpServers): ModelStep {
+    const { assignment, server, loop, lease, settings, clock, log, draining } = this.options;
+    const { view, writer, feed, trace } = this;
+    const { catalogue } = tools;
+    return new ModelStep({
+      session: assignment.session!,
+      loop,
       lease,
-      view: this.view,
-      catalogue: this.tools.catalogue,
-      log: options.log,
+      view,
+      writer,
+      tools,
+      mcp,
+      speculation: new SpeculativeHands({ hands: server.hands, lease, view, catalogue, log }),
+      feed,
+      trace,
+      settings,
+      clock,
+      log,
+      leaving: this.leaving.signal,
+      draining,
     });
-    this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
   }
 
   /** Resolves with how the lease is to be given back, or undefined when it is over. Never rejects. */
@@ -214,7 +221,7 @@ export class Runner {
     const { state } = this.view;
     switch (step.kind) {
       case "close_span":
-        return writer.append([deadSpanEnd(newId(), step.spanId, this.whyClosed(step.spanId))]);
+        return writer.append([deadSpanEnd(newId(), step.spanId, this.modelStep.whyClosed(step.spanId))]);
       case "interrupt":
         return this.interrupt();
       case "run_calls":
@@ -222,7 +229,7 @@ export class Runner {
       case "await_others":
         return writer.append(awaitEvents(step, state, newId));
       case "ask":
-        return this.ask(step);
+        return this.modelStep.ask(step);
       case "give_up":
         return writer.append(exhaustedEvents(giveUpError(step.why, this.steps), state, newId));
       case "end_turn": {
@@ -232,134 +239,19 @@ export class Runner {
     }
   }
 
-  /** A request without an answer: what this holder began was interrupted, anything else was another one's. */
-  private whyClosed(spanId: string): FailureOrigin {
-    return spanId === this.askedSpanId ? INTERRUPTED : HARNESS_GONE;
-  }
-
-  /** Which lists the session works with is in the log before they are used. False when a client interrupted it. */
-  private async listTools(turn: number): Promise<boolean> {
-    const names = this.tools.serversToAsk(turn);
-    if (names.length === 0) return true;
-    const ask = (signal: AbortSignal) => this.mcp.list(names, signal);
-    const listed = await this.untilInterrupted(this.leaving.signal, ask);
-    if (listed === undefined) return false;
-    const isRunning = this.view.state.status === "running";
-    const running = isRunning ? [] : [brainEvent(this.newId(), "session.status_running", {})];
-    await this.writer.append([...running, ...listedEvents(listed, turn, this.newId)]);
-    return true;
-  }
-
-  /** One model request, from its recorded start to its recorded end. */
-  private async ask(step: Extract<NextStep, { kind: "ask" }>): Promise<void> {
-    const { clock, loop, settings } = this.options;
-    if (!(await this.listTools(Math.max(1, step.turn)))) return;
-    const { state } = this.view;
-    const agent = this.options.assignment.session!.agent!;
-    const model = loop.model(agent);
-    this.trace.asks(step, state);
-    const head = state.head;
-    try {
-      await this.writer.append(requestEvents(state, step, model, this.newId, this.trace.context));
-    } catch (error) {
-      const spent = spentBudget(error);
-      if (spent === undefined) throw error;
-      // Whoever raises the budget meanwhile says so in the log, and must not be said before the rest that it ends.
-      const idle = idleEvents({ type: "budget_reached" }, spent, state, this.newId);
-      return this.writer.appendUnlessNews(idle, { head });
-    }
-    const spanId = state.openSpanId;
-    if (spanId === undefined) throw new Error("a model request has no recorded start");
-    this.askedSpanId = spanId;
-    const trouble = state.trouble;
-    const startedMs = clock.monotonicMs();
-    const maxSilenceMs = attemptSilenceMs(trouble, settings.modelTimeoutMs, settings.retry);
-    let outcome = await this.runLoop(maxSilenceMs);
-    for (let changes = 0; outcome?.kind === "context_changed"; changes++) {
-      const { change, request } = outcome;
-      await this.writer.append(contextEvents(change, request, spanId, model, this.newId));
-      if (request !== undefined) return;
-      if (changes >= MAX_CONTEXT_CHANGES) throw new Error("a loop changes its context without end");
-      outcome = await this.runLoop(maxSilenceMs);
-    }
-    this.feed.flush();
-    // The next step closes the span and settles the rest.
-    if (outcome === undefined) return;
-    if (outcome.kind === "response") {
-      return this.writer.append(
-        responseEvents(outcome.response, spanId, this.tools.catalogue, model, this.newId),
-      );
-    }
-    const { failure } = outcome;
-    const attemptMs = clock.monotonicMs() - startedMs;
-    const verdict = retryVerdict(failure, trouble, attemptMs, settings.retry, Math.random);
-    await this.writer.append(failureEvents(spanId, failure, verdict, state, this.newId));
-    if (verdict.kind === "retry") {
-      await this.untilInterrupted(this.leaving.signal, (signal) => clock.sleep(verdict.waitMs, signal));
-    }
-  }
-
-  /** Undefined when a client interrupted it. */
-  private runLoop(maxSilenceMs: number): Promise<LoopOutcome | undefined> {
-    const { assignment, clock, log, lease, loop } = this.options;
-    const { agent, resources } = assignment.session!;
-    const turn = {
-      sessionId: lease.sessionId,
-      agent: withRepositoryNote(withMemoryNote(withSkillNote(agent!), resources), resources),
-      tools: this.tools.catalogue,
-      history: this.view.history,
-      clock,
-      log,
-      maxSilenceMs,
-      held: lease.signal,
-      preview: this.feed.add.bind(this.feed),
-      newEventId: this.newId,
-      callBegan: (eventId: string, modelName: string) => this.speculation.callBegan(eventId, modelName),
-      mcpServers: () => this.mcp.addresses(),
-    };
-    return this.trace.modelRequest(loop.model(turn.agent), () =>
-      this.untilInterrupted(this.options.draining, (signal) => loop.run(turn, signal)),
-    );
-  }
-
   private async runCalls(): Promise<void> {
     this.trace.goesOn(this.view.state);
     if (this.view.state.status !== "running") {
       await this.writer.append([brainEvent(this.newId(), "session.status_running", {})]);
     }
-    await this.untilInterrupted(this.leaving.signal, (signal) => this.callRunner.run(signal));
+    await untilInterrupted({ lease: this.options.lease, view: this.view }, this.leaving.signal, (signal) =>
+      this.callRunner.run(signal),
+    );
     const { state } = this.view;
     const { waiting: waitIds, withWorkers: workerIds } = this.callRunner;
     if (waitIds.length + workerIds.length === 0 || state.interrupts.length > 0) return;
     const callIds = [...state.openCalls.keys()].filter((id) => !waitIds.includes(id));
     await this.writer.append(awaitEvents({ callIds, waitIds, workerIds }, state, this.newId));
-  }
-
-  /**
-   * Runs `work` until it is done or a client interrupts; then the result is undefined. Rejects when the lease is over or
-   * the program stops. What `work` does after its signal aborted is dropped.
-   */
-  private async untilInterrupted<T>(
-    stopping: AbortSignal,
-    work: (signal: AbortSignal) => Promise<T>,
-  ): Promise<T | undefined> {
-    const { lease } = this.options;
-    const interrupt = new AbortController();
-    const look = () => {
-      if (this.view.state.interrupts.length > 0) interrupt.abort(new Interrupted("a client interrupted"));
-    };
-    const stopLooking = this.view.onChange(look);
-    const signal = AbortSignal.any([lease.signal, stopping, interrupt.signal]);
-    look();
-    try {
-      return await raceSignal(work(signal), signal);
-    } catch (error) {
-      if (!signal.aborted) throw error;
-      if (signal.reason instanceof Interrupted) return undefined;
-      throw signal.reason;
-    } finally {
-      stopLooking();
-    }
   }
 
   /** Ends the turn at once: running calls are cancelled, every call gets its result, and nobody asks the model (L6, X3). */
@@ -421,16 +313,6 @@ export class Runner {
   advanced(head: bigint, events: readonly Event[]): void {
     this.view.advanced(head, events);
   }
-}
-
-/** Settles with `promise`, or rejects as soon as the signal aborts; what comes of the promise then is dropped. */
-function raceSignal<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    const aborted = () => reject(signal.reason);
-    if (signal.aborted) aborted();
-    else signal.addEventListener("abort", aborted, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", aborted));
-  });
 }
 
 function giveUpError(why: "rounds" | "cut_offs" | "compactions", settings: StepSettings): SessionFailure {
