@@ -11,6 +11,7 @@ import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../proto/gen/tendon/v1/vault_service_pb.js";
+import { WebhookService } from "../proto/gen/tendon/v1/webhook_service_pb.js";
 import type { CliConfig } from "./config.ts";
 import { type DataDir, dataDirOf, isAlive, readAdminKey, readRunRecord } from "./data-dir.ts";
 
@@ -48,6 +49,7 @@ export interface Api {
   readonly agents: Client<typeof AgentService>;
   readonly environments: Client<typeof EnvironmentService>;
   readonly vaults: Client<typeof VaultService>;
+  readonly webhooks: Client<typeof WebhookService>;
   readonly admin: Client<typeof AdminService>;
   close(): void;
 }
@@ -130,6 +132,7 @@ export function connectTo(target: Target): Api {
     agents: client(AgentService),
     environments: client(EnvironmentService),
     vaults: client(VaultService),
+    webhooks: client(WebhookService),
     admin: client(AdminService),
     close: () => connection.close(),
   };

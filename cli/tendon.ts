@@ -16,6 +16,7 @@ import { addProgramCommands } from "./commands/programs.ts";
 import { addSessionCommands } from "./commands/session.ts";
 import { addStartCommand } from "./commands/start.ts";
 import { addVaultCommands } from "./commands/vault.ts";
+import { addWebhookCommands } from "./commands/webhook.ts";
 import { addWorkspaceCommands } from "./commands/workspace.ts";
 
 const AFTER_HELP = `
@@ -53,6 +54,7 @@ export function createTendonCommand(): Command {
     addHandAgentCommands,
     addVaultCommands,
     addCredentialCommands,
+    addWebhookCommands,
     addKeyCommands,
     addWorkspaceCommands,
     addAuditCommands,

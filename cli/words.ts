@@ -3,6 +3,7 @@ import type { DescEnum } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { timestampDate, timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { InvalidArgumentError } from "commander";
+import { systemClock } from "../kit/clock.ts";
 import { duration } from "../kit/settings/parsers.ts";
 
 /** "SESSION_STATUS_IDLE" → "idle"; nothing for a value that is not set. */
@@ -94,4 +95,16 @@ export function parseDuration(maxMs: number): (text: string) => number {
       throw new InvalidArgumentError(`It ${(error as Error).message}.`);
     }
   };
+}
+
+const YEARS_100_MS = 100 * 365 * 24 * 3_600_000;
+
+/** A time, or how long ago it was. */
+export function parseTime(text: string): Timestamp {
+  if (/^\d{4}-/.test(text)) {
+    const ms = Date.parse(text);
+    if (Number.isNaN(ms)) throw new InvalidArgumentError("It must be a time such as 2026-01-31T09:30:00Z.");
+    return timestampFromMs(ms);
+  }
+  return timestampFromMs(systemClock.nowMs() - parseDuration(YEARS_100_MS)(text));
 }

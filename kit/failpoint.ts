@@ -59,6 +59,14 @@ export const FAILPOINTS = [
   "server.tree_news_told",
   /** A proxy has traded a code for tokens; they are not sealed, and nobody has been told. */
   "proxy.code_traded",
+  /** A server may send what waits of a session to an endpoint; nothing is sent. */
+  "server.webhook_claimed",
+  /** A proxy has said how a webhook ended; that is not written down. */
+  "server.webhook_answered",
+  /** A webhook is signed; it is not sent. */
+  "proxy.webhook_signed",
+  /** Its receiver has answered; the server has not been told. */
+  "proxy.webhook_answered",
   /** A proxy may refresh a token; it has not asked for the new one. */
   "proxy.refresh_claimed",
   /** The new token has come; it is not stored. */

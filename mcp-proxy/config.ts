@@ -50,9 +50,14 @@ export const proxySettings = defineSettings({
     parse: list(denyEntry()),
     help: "What the proxy must not reach: host names, *.domains, addresses and networks (10.0.0.0/8), each with :port or without, separated by commas.",
   },
+  TENDON_PROXY_WEBHOOKS_TO: {
+    parse: oneOf(["public", "anywhere"]),
+    default: "public",
+    help: "Where webhooks may go: public addresses alone, or anywhere, private addresses and plain http to these included. Link-local and metadata addresses, and Tendon's own listeners, never.",
+  },
   TENDON_PROXY_UPSTREAM_CA_FILE: {
     parse: text(),
-    help: "Certificates (PEM) to trust for MCP servers, token endpoints, git hosts and hosts of variables, besides the system's.",
+    help: "Certificates (PEM) to trust for MCP servers, token endpoints, git hosts, hosts of variables and receivers of webhooks, besides the system's.",
   },
   ...dialSettings,
   ...programSettings,

@@ -78,6 +78,7 @@ class ProxyProgram implements Service {
       hello: hello(url, keys),
       asks: this.parts.asks,
       connects: this.parts.connects,
+      webhooks: this.parts.webhooks,
       onWelcome: (welcome) => this.parts?.welcomed(welcome),
       onTunnel: (ask) => this.parts?.tunnels.asked(ask) ?? STOPS,
       onForgetSession: (sessionId) => this.parts?.forgetSession(sessionId),
@@ -89,6 +90,7 @@ class ProxyProgram implements Service {
   }
 
   async stop(): Promise<void> {
+    await this.parts?.webhooks.rest();
     await this.link?.stop();
     await this.parts?.stop();
     this.disconnect();

@@ -34,6 +34,7 @@ import { OutboundRules } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
 import { SessionTokenKeys } from "./session-token.ts";
 import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
+import { Webhooks } from "./webhooks/webhooks.ts";
 
 export interface PartsDeps {
   readonly config: Pick<
@@ -44,6 +45,7 @@ export interface PartsDeps {
     | "TENDON_PROXY_DENY"
     | "TENDON_PROXY_DESTINATIONS"
     | "TENDON_PROXY_UPSTREAM_CA_FILE"
+    | "TENDON_PROXY_WEBHOOKS_TO"
   >;
   readonly keys: SealingKeys;
   readonly connection: Connection;
@@ -68,6 +70,8 @@ export interface ProxyParts {
   readonly tunnels: Tunnels;
   /** MCP servers of sessions. */
   readonly mcp: Mcp;
+  /** Programs elsewhere that are told what happened. */
+  readonly webhooks: Webhooks;
   /** The way out by the rules: all of the platform's own HTTP goes this way. */
   readonly fetch: OutboundFetch;
   start(): Promise<void>;
@@ -83,14 +87,19 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const resolver = new NameResolver({ clock, ...(deps.hostsFile && { hostsFile: deps.hostsFile }) });
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
-  const rules = new OutboundRules({
+  const limits = {
     deny: config.TENDON_PROXY_DENY ?? [],
     ownAddresses,
     ownListeners: () => listeners.all(),
-  });
+  };
+  const rules = new OutboundRules(limits);
   const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
   const ca = trusted(config.TENDON_PROXY_UPSTREAM_CA_FILE);
   const outbound = new Outbound({ rules, resolver, proxy, clock, ca });
+  // Any client of a workspace may name such a URL, so where it may lead is a decision of its own.
+  const publicOnly = config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
+  const hookRules = new OutboundRules({ ...limits, privateAllowedBy: publicOnly });
+  const hooksOutbound = new Outbound({ rules: hookRules, resolver, proxy, clock, ca });
   const proxyClient = connection.client(ProxyService);
   const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
   const fetch = fetchEverywhere(createFetch(outbound), privateNetworks);
@@ -109,10 +118,12 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const tokenKeys = new SessionTokenKeys(clock);
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log, tracing });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
+  const webhooks = new Webhooks({ opener, fetch: createFetch(hooksOutbound), clock, log });
   return {
     fetch,
     tunnels,
     mcp,
+    webhooks,
     credentials,
     asks: new CredentialAsks({
       ...{ opener, journal, refresher, authorities, fetch },
@@ -130,6 +141,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       opener.stop();
       listeners.stop();
       outbound.close();
+      hooksOutbound.close();
       privateNetworks.close();
     },
     welcomed({ ownUrls, sealingKeyId, sessionTokenKeys }) {

@@ -26,6 +26,7 @@ import {
 } from "../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Answer, CredentialAsks } from "./credentials/asks.ts";
 import type { Connects } from "./credentials/connect/connects.ts";
+import type { Webhooks } from "./webhooks/webhooks.ts";
 
 const BACKOFF = { firstMs: 100, maxMs: 10_000, resetAfterMs: 30_000 };
 /** How long the server may take to say welcome. */
@@ -39,6 +40,7 @@ export interface ServerLinkDeps {
   readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
   readonly asks: Pick<CredentialAsks, "reseal" | "validate" | "authorities">;
   readonly connects: Pick<Connects, "start" | "finish">;
+  readonly webhooks: Pick<Webhooks, "deliver">;
   /** Comes with every connection, and again when what it says has changed. */
   readonly onWelcome: (welcome: ProxyWelcome) => void;
   /** A sandbox wants a connection; without it none is taken. */
@@ -141,7 +143,7 @@ export class ServerLink implements Service {
     { kind }: ProxyServiceConnectResponse,
     send: (answer: MessageInitShape<typeof ProxyAnswerSchema>) => void,
   ): void {
-    const { asks, connects, onForgetSession, onTunnel = () => NO_TUNNELS, log } = this.deps;
+    const { asks, connects, webhooks, onForgetSession, onTunnel = () => NO_TUNNELS, log } = this.deps;
     const answered = (askId: string, answer: Promise<Answer>) =>
       void answer.then(
         (value) => send({ ...value, askId }),
@@ -152,6 +154,7 @@ export class ServerLink implements Service {
     else if (kind.case === "authorities") answered(kind.value.askId, asks.authorities(kind.value));
     else if (kind.case === "startConnect") answered(kind.value.askId, connects.start(kind.value));
     else if (kind.case === "finishConnect") answered(kind.value.askId, connects.finish(kind.value));
+    else if (kind.case === "deliverWebhook") answered(kind.value.askId, webhooks.deliver(kind.value));
     else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
     else if (kind.case === "tunnel") send({ ...onTunnel(kind.value), askId: kind.value.tunnelId });
   }

@@ -47,6 +47,8 @@ export interface AppDeps {
   readonly recheckEveryMs?: number;
   /** False: proxies put no variables in. Default true. See HandDeps.authorities. */
   readonly servesVariables?: boolean;
+  /** How long a claim to send webhooks lasts, and so how long those of a server that died wait. Default 60 s. */
+  readonly webhookLeaseMs?: number;
 }
 
 export interface App {

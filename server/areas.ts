@@ -28,6 +28,7 @@ import { createSessionArea } from "./session/area.ts";
 import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea } from "./vault/area.ts";
+import { createWebhookArea } from "./webhook/area.ts";
 import { createWorkArea, type WorkArea } from "./work/area.ts";
 
 export interface AreaDeps extends AppDeps {
@@ -115,7 +116,25 @@ export function createAreas(deps: AreaDeps): Area[] {
   tellOfRest(session, hand);
   const vault = createVault(deps, proxy.directory, sessionLog);
   const definitions = createDefinitions(deps, session, skill, announcing(hand.control, peer.tell));
-  return [session, hand, harness, work, memory, file, skill, proxy, tunnel, vault, peer, ...definitions];
+  const others = [memory, file, skill, ...createSending(deps, proxy)];
+  return [session, hand, harness, work, ...others, tunnel, vault, peer, ...definitions];
+}
+
+/** Webhooks, and the proxies that send them: what these are sending has an end before they are told to go, so that nothing is sent twice. */
+function createSending(deps: AreaDeps, proxy: Area & { readonly directory: ProxyDirectory }): Area[] {
+  const { store, webhookLeaseMs: leaseMs } = deps;
+  const proxies = proxy.directory;
+  const webhook = createWebhookArea({
+    ...deps,
+    ...store,
+    proxies,
+    ...(leaseMs !== undefined && { leaseMs }),
+  });
+  const drain = async (graceMs: number) => {
+    await webhook.rest(graceMs / 2);
+    await proxy.drain?.(graceMs / 2);
+  };
+  return [webhook, { ...proxy, drain }];
 }
 
 /** What outlives sessions and is given to them. */

@@ -31,6 +31,8 @@ export interface ServerOptions {
   readonly recheckEveryMs?: number;
   /** See AppDeps. */
   readonly servesVariables?: boolean;
+  /** See AppDeps. */
+  readonly webhookLeaseMs?: number;
 }
 
 /** For the areas to end their streams; then for calls to finish. Together with the database's end below 10 s. */

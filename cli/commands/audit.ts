@@ -1,7 +1,7 @@
 /** `tendon audit`: who did what, and what credentials were used for. */
 import { type MessageInitShape, toJson } from "@bufbuild/protobuf";
 import { type Timestamp, timestampFromMs, timestampMs } from "@bufbuild/protobuf/wkt";
-import { type Command, InvalidArgumentError } from "commander";
+import type { Command } from "commander";
 import { systemClock } from "../../kit/clock.ts";
 import { isTendonError } from "../../kit/errors.ts";
 import {
@@ -14,7 +14,7 @@ import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { StopSignal } from "../start/stop-signal.ts";
 import { formatTable } from "../table.ts";
-import { parseDuration, timeText } from "../words.ts";
+import { parseTime, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 interface FilterOptions {
@@ -32,7 +32,6 @@ type Filter = Omit<
   "pageSize" | "pageToken"
 >;
 
-const YEARS_100_MS = 100 * 365 * 24 * 3_600_000;
 const EXPORT_PAGE = 1_000;
 const FOLLOW_EVERY_MS = 1_000;
 /** Entries get their time before they can be seen: one that was long on its way still is found. */
@@ -95,15 +94,6 @@ function filterOf({ subject, session, action, actor, workspace, since, until }: 
     ...(since && { since }),
     ...(until && { until }),
   };
-}
-
-function parseTime(text: string): Timestamp {
-  if (/^\d{4}-/.test(text)) {
-    const ms = Date.parse(text);
-    if (Number.isNaN(ms)) throw new InvalidArgumentError("It must be a time such as 2026-01-31T09:30:00Z.");
-    return timestampFromMs(ms);
-  }
-  return timestampFromMs(systemClock.nowMs() - parseDuration(YEARS_100_MS)(text));
 }
 
 async function* entriesOf(api: Api, filter: Filter): AsyncGenerator<AuditEntry> {

@@ -41,10 +41,15 @@ export class CredentialAsks {
     this.deps = deps;
   }
 
-  /** To the newest key; with another use or parts of the secret, where these are given. Does not reject. */
+  /** To the newest key; with another use or parts of the secret, where these are given; or a signing secret. Does not reject. */
   reseal(ask: AskReseal): Promise<Answer> {
     return this.answered(ask, async () => {
       const { opener } = this.deps;
+      if (ask.webhookEndpointId !== "") {
+        const whose = { workspaceId: ask.workspaceId, endpointId: ask.webhookEndpointId };
+        const secret = await opener.openSigningSecret(ask.sealed, whose);
+        return { resealed: await opener.sealSigningSecret(whose, secret) };
+      }
       let opened = await opener.open(ask.sealed, ask);
       if (ask.use !== "") opened = this.redirected(opened, parseUse(ask.use));
       if (ask.secret !== "") {

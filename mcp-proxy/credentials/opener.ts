@@ -86,6 +86,37 @@ export class Opener {
     return { ...names, use, secret };
   }
 
+  /** Of a webhook endpoint, which no other method opens. Throws a CredentialRefusal. */
+  async openSigningSecret(
+    sealed: string,
+    { workspaceId, endpointId }: { readonly workspaceId: string; readonly endpointId: string },
+  ): Promise<string> {
+    const content = await this.content(sealed);
+    const { version, use, secret } = content;
+    if (
+      content.workspaceId !== workspaceId ||
+      content.webhookEndpointId !== endpointId ||
+      endpointId === ""
+    ) {
+      throw new CredentialRefusal(
+        "SEAL_OF_ANOTHER",
+        "the sealed text belongs to another endpoint, or to none",
+      );
+    }
+    if (version !== SEALED_VERSION || use !== undefined || secret === undefined || secret.value === "")
+      throw new CredentialRefusal("SEAL_BROKEN", "the sealed text does not hold what one must hold");
+    return secret.value;
+  }
+
+  /** To the newest key, as `seal`. */
+  async sealSigningSecret(
+    { workspaceId, endpointId }: { readonly workspaceId: string; readonly endpointId: string },
+    value: string,
+  ): Promise<string> {
+    const whose = { version: SEALED_VERSION, workspaceId, webhookEndpointId: endpointId };
+    return sealContent(this.sealingKey, create(SealedContentSchema, { ...whose, secret: { value } }));
+  }
+
   /** The key to seal to from now on; one that is not here leaves it at the newest. */
   sealTo(keyId: string): void {
     this.sealingKey = this.keys.find((key) => key.keyId === keyId) ?? this.keys[0];

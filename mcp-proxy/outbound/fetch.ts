@@ -14,8 +14,11 @@ export interface OutboundRequest {
   readonly headers?: Readonly<Record<string, string>> | Headers;
   readonly body?: string | Uint8Array | null | undefined;
   readonly signal?: AbortSignal | null | undefined;
-  /** `error`: a redirect fails. `same-origin`: 307 and 308 are followed to the same origin, others fail. Default `error`. */
-  readonly redirect?: "error" | "same-origin";
+  /**
+   * `error`: a redirect fails. `same-origin`: 307 and 308 are followed to the same origin, others fail. `manual`: it is the
+   * answer. Default `error`.
+   */
+  readonly redirect?: "error" | "same-origin" | "manual";
   /** For whom: needed where a hand agent of the session's workspace is on the way (`hand-agent://…`). */
   readonly sessionId?: string;
 }
@@ -37,7 +40,8 @@ export function createFetch(outbound: Ways): OutboundFetch {
     let url = parseUrl(target);
     for (let hop = 0; hop <= MAX_REDIRECTS; hop++) {
       const answer = await send(outbound, url, request);
-      if (!REDIRECTS.has(answer.statusCode ?? 0)) return toResponse(answer, url);
+      if (request.redirect === "manual" || !REDIRECTS.has(answer.statusCode ?? 0))
+        return toResponse(answer, url);
       answer.destroy();
       url = followed(url, answer, request);
     }

@@ -22,6 +22,8 @@ export interface OutboundRulesOptions {
   readonly ownAddresses: () => ReadonlySet<string>;
   /** Tendon's own, as they are known by now. */
   readonly ownListeners: () => readonly Listener[];
+  /** Refuses all addresses that are not of the internet; the name of the setting that allows them. */
+  readonly privateAllowedBy?: string | undefined;
 }
 
 const NEVER = addressBlocks([
@@ -102,6 +104,13 @@ export class OutboundRules {
     }
     if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), plain, port)) {
       return denied(where);
+    }
+    const { privateAllowedBy } = this.options;
+    if (privateAllowedBy !== undefined && (!isPublic(plain) || this.options.ownAddresses().has(plain))) {
+      return new OutboundRefusal(
+        "address_not_allowed",
+        `${where} leads to a private address, which this installation does not allow (${privateAllowedBy})`,
+      );
     }
     if (isSecure || LOCAL.check(plain, familyOf(plain)) || this.options.ownAddresses().has(plain))
       return plain;

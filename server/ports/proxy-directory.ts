@@ -2,6 +2,7 @@
 import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type {
   AskAuthorities,
+  AskDeliverWebhook,
   AskFinishConnect,
   AskReseal,
   AskStartConnect,
@@ -19,7 +20,8 @@ export type ProxyAsk =
   | { readonly case: "reseal"; readonly value: Ask<AskReseal> }
   | { readonly case: "authorities"; readonly value: Ask<AskAuthorities> }
   | { readonly case: "startConnect"; readonly value: Ask<AskStartConnect> }
-  | { readonly case: "finishConnect"; readonly value: Ask<AskFinishConnect> };
+  | { readonly case: "finishConnect"; readonly value: Ask<AskFinishConnect> }
+  | { readonly case: "deliverWebhook"; readonly value: Ask<AskDeliverWebhook> };
 
 /** The same with the id that it is sent under. */
 export function askWithId(ask: ProxyAsk, askId: string) {
@@ -33,6 +35,8 @@ export function askWithId(ask: ProxyAsk, askId: string) {
     case "startConnect":
       return { case: ask.case, value: { ...ask.value, askId } };
     case "finishConnect":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "deliverWebhook":
       return { case: ask.case, value: { ...ask.value, askId } };
   }
 }

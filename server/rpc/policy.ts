@@ -24,6 +24,7 @@ import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js"
 import { SkillService } from "../../proto/gen/tendon/v1/skill_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
+import { WebhookService } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
 import { WorkService } from "../../proto/gen/tendon/v1/work_service_pb.js";
 import type { PrincipalKind } from "../ports/principal.ts";
 
@@ -226,6 +227,16 @@ const POLICY = new Map<string, Callers>([
     finishConnect: CLIENT,
     getSealingKey: CLIENT,
   }),
+  ...rows(WebhookService, {
+    createWebhookEndpoint: CLIENT,
+    getWebhookEndpoint: CLIENT,
+    listWebhookEndpoints: CLIENT,
+    updateWebhookEndpoint: CLIENT,
+    deleteWebhookEndpoint: CLIENT,
+    rotateWebhookSecret: CLIENT,
+    listWebhookDeliveries: CLIENT,
+    replayWebhookDeliveries: CLIENT,
+  }),
   ...rows(WorkService, {
     pollWork: WORKER,
     ackWork: HOLDER,
@@ -304,5 +315,6 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   SkillService,
   ThreadService,
   VaultService,
+  WebhookService,
   WorkService,
 ];

@@ -34,6 +34,7 @@ import type { SessionStore } from "./sessions.ts";
 import type { SkillStore } from "./skills.ts";
 import type { ThreadStore } from "./threads.ts";
 import type { VaultStore } from "./vaults.ts";
+import type { WebhookEndpointStore, WebhookOutboxStore } from "./webhooks.ts";
 import type { WorkStore } from "./work.ts";
 import type { WorkspaceStore } from "./workspaces.ts";
 
@@ -71,6 +72,8 @@ export interface Store {
   readonly skills: SkillStore;
   readonly threads: ThreadStore;
   readonly vaults: VaultStore;
+  readonly webhookEndpoints: WebhookEndpointStore;
+  readonly webhookOutbox: WebhookOutboxStore;
   readonly work: WorkStore;
   readonly workspaces: WorkspaceStore;
 }

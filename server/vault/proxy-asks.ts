@@ -47,6 +47,7 @@ export async function reseal(
     sealed: stored.sealed,
     use: use === undefined ? "" : toJsonString(CredentialUseSchema, use),
     secret: secret?.text ?? "",
+    webhookEndpointId: "",
   };
   const answer = await proxies.ask({ case: "reseal", value }, { timeoutMs: RESEAL_WITHIN_MS, signal });
   throwRefusal(answer, stored.credential.id);

@@ -28,6 +28,7 @@ export interface TestProxyOptions {
   readonly keys: SealingKeys;
   readonly destinations?: "changeable" | "fixed";
   readonly deny?: string[];
+  readonly webhooksTo?: "public" | "anywhere";
   /** Certificates of MCP servers to trust besides the system's. */
   readonly upstreamCaFile?: string | undefined;
   /** What harnesses are told; not set: where it listens. */
@@ -55,7 +56,7 @@ export async function newSealingKeys(count = 1): Promise<SealingKeys> {
 
 /** Resolves once the server has taken it in. */
 export async function startProxy(options: TestProxyOptions): Promise<TestProxy> {
-  const { url, key, keys, destinations = "changeable", deny = [], handlers } = options;
+  const { url, key, keys, destinations = "changeable", deny = [], webhooksTo = "public", handlers } = options;
   const log = createLogger("test", "silent");
   const connection = dial({ url, token: () => key, proxy: {} });
   const inbound = await listenInbound(
@@ -72,6 +73,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     TENDON_PROXY_DENY: deny,
     TENDON_PROXY_DESTINATIONS: destinations,
     TENDON_PROXY_UPSTREAM_CA_FILE: options.upstreamCaFile,
+    TENDON_PROXY_WEBHOOKS_TO: webhooksTo,
   };
   const parts = createParts({
     config,
@@ -94,6 +96,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     },
     asks: parts.asks,
     connects: parts.connects,
+    webhooks: parts.webhooks,
     onWelcome: (welcome) => parts.welcomed(welcome),
     onTunnel: (ask) => parts.tunnels.asked(ask),
     onForgetSession: (sessionId) => parts.forgetSession(sessionId),
@@ -108,6 +111,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     proxyUrl: `http://127.0.0.1:${inbound.port}`,
     keys,
     async stop() {
+      await parts.webhooks.rest();
       await link.stop();
       await inbound.close();
       await parts.stop();

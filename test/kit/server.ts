@@ -27,6 +27,7 @@ export interface TestServerOptions {
   clock?: Clock;
   recheckEveryMs?: number;
   servesVariables?: boolean;
+  webhookLeaseMs?: number;
   replaceAdminKey?: boolean;
 }
 

@@ -16,6 +16,7 @@ const AREAS = [
   "memory",
   "mcp",
   "vault",
+  "webhook",
   "admin",
   "peer",
   "proxy",

@@ -15,6 +15,8 @@ import { skillRoutes } from "./skills/skills.ts";
 import { threadRoutes } from "./threads/threads.ts";
 import { credentialRoutes } from "./vaults/credentials.ts";
 import { vaultRoutes } from "./vaults/vaults.ts";
+import { webhookDeliveryRoutes } from "./webhooks/webhook-deliveries.ts";
+import { webhookEndpointRoutes } from "./webhooks/webhook-endpoints.ts";
 import { workRoutes } from "./work/work.ts";
 
 export function apiRoutes(clock: Clock): ApiRoute[] {
@@ -34,5 +36,7 @@ export function apiRoutes(clock: Clock): ApiRoute[] {
     ...memoryStoreRoutes(),
     ...memoryRoutes(),
     ...memoryVersionRoutes(),
+    ...webhookEndpointRoutes(),
+    ...webhookDeliveryRoutes(),
   ];
 }

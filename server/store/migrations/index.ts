@@ -16,6 +16,7 @@ import { speculativeHands } from "./0014-speculative-hands.ts";
 import { mcpCalls } from "./0015-mcp-calls.ts";
 import { files } from "./0016-files.ts";
 import { workQueue } from "./0017-work-queue.ts";
+import { webhooks } from "./0018-webhooks.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -38,4 +39,5 @@ export const migrations: readonly Migration[] = [
   mcpCalls,
   files,
   workQueue,
+  webhooks,
 ];

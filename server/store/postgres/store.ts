@@ -32,6 +32,8 @@ import { createSessionStore } from "./sessions.ts";
 import { createSkillStore } from "./skills.ts";
 import { createThreadStore } from "./threads.ts";
 import { createVaultStore } from "./vaults.ts";
+import { createWebhookEndpointStore } from "./webhook-endpoints.ts";
+import { createWebhookOutboxStore } from "./webhook-outbox.ts";
 import { createWorkStore } from "./work.ts";
 import { createWorkspaceStore } from "./workspaces.ts";
 
@@ -74,6 +76,8 @@ export function createPostgresStore(pool: Pool): Store {
     skills: createSkillStore(pool),
     threads: createThreadStore(pool),
     vaults: createVaultStore(pool),
+    webhookEndpoints: createWebhookEndpointStore(pool),
+    webhookOutbox: createWebhookOutboxStore(pool),
     work: createWorkStore(pool),
     workspaces: createWorkspaceStore(pool),
   };

@@ -7,7 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { CommandResult, ConnectResponse, StartTransfer, StartTunnel, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
-import type { AskAuthorities, AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
+import type { AskAuthorities, AskDeliverWebhook, AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 import type { Preview } from "./event_pb.js";
 
 /**
@@ -689,6 +689,14 @@ export declare type ForwardProxyAskRequest = Message<"tendon.v1.ForwardProxyAskR
      */
     value: AskFinishConnect;
     case: "finishConnect";
+  } | {
+    /**
+     * Deliver a webhook.
+     *
+     * @generated from field: tendon.v1.AskDeliverWebhook deliver_webhook = 24;
+     */
+    value: AskDeliverWebhook;
+    case: "deliverWebhook";
   } | { case: undefined; value?: undefined };
 };
 

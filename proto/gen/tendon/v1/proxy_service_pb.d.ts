@@ -200,6 +200,13 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
    * @generated from field: tendon.v1.ConnectFailure connect_failure = 18;
    */
   connectFailure?: ConnectFailure | undefined;
+
+  /**
+   * How an attempt to deliver a webhook ended, when that was asked.
+   *
+   * @generated from field: tendon.v1.WebhookAttempt webhook_attempt = 24;
+   */
+  webhookAttempt?: WebhookAttempt | undefined;
 };
 
 /**
@@ -207,6 +214,47 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
  * Use `create(ProxyAnswerSchema)` to create a new message.
  */
 export declare const ProxyAnswerSchema: GenMessage<ProxyAnswer>;
+
+/**
+ * How one attempt to deliver a webhook ended.
+ *
+ * @generated from message tendon.v1.WebhookAttempt
+ */
+export declare type WebhookAttempt = Message<"tendon.v1.WebhookAttempt"> & {
+  /**
+   * HTTP status of the answer; 0 when there was none.
+   *
+   * @generated from field: int32 http_status = 1;
+   */
+  httpStatus: number;
+
+  /**
+   * Why there was none, as a code in lower case; empty when there was one.
+   *
+   * @generated from field: string problem = 2;
+   */
+  problem: string;
+
+  /**
+   * The same for people. Nothing of the far side's.
+   *
+   * @generated from field: string detail = 3;
+   */
+  detail: string;
+
+  /**
+   * It was a rule that said no, not the network: trying again changes nothing.
+   *
+   * @generated from field: bool refused = 4;
+   */
+  refused: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.WebhookAttempt.
+ * Use `create(WebhookAttemptSchema)` to create a new message.
+ */
+export declare const WebhookAttemptSchema: GenMessage<WebhookAttempt>;
 
 /**
  * A connect that was begun.
@@ -450,6 +498,14 @@ export declare type ProxyServiceConnectResponse = Message<"tendon.v1.ProxyServic
      */
     value: AskFinishConnect;
     case: "finishConnect";
+  } | {
+    /**
+     * Deliver a webhook, once.
+     *
+     * @generated from field: tendon.v1.AskDeliverWebhook deliver_webhook = 24;
+     */
+    value: AskDeliverWebhook;
+    case: "deliverWebhook";
   } | { case: undefined; value?: undefined };
 };
 
@@ -623,6 +679,13 @@ export declare type AskReseal = Message<"tendon.v1.AskReseal"> & {
    * @generated from field: string secret = 7;
    */
   secret: string;
+
+  /**
+   * For a signing secret: the webhook endpoint, in place of credential, vault and use.
+   *
+   * @generated from field: string webhook_endpoint_id = 8;
+   */
+  webhookEndpointId: string;
 };
 
 /**
@@ -630,6 +693,68 @@ export declare type AskReseal = Message<"tendon.v1.AskReseal"> & {
  * Use `create(AskResealSchema)` to create a new message.
  */
 export declare const AskResealSchema: GenMessage<AskReseal>;
+
+/**
+ * Asks for one attempt to deliver a webhook. The proxy adds time and signatures.
+ *
+ * @generated from message tendon.v1.AskDeliverWebhook
+ */
+export declare type AskDeliverWebhook = Message<"tendon.v1.AskDeliverWebhook"> & {
+  /**
+   * Id of this.
+   *
+   * @generated from field: string ask_id = 1;
+   */
+  askId: string;
+
+  /**
+   * Workspace of the endpoint.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * The endpoint.
+   *
+   * @generated from field: string endpoint_id = 3;
+   */
+  endpointId: string;
+
+  /**
+   * Where the request goes.
+   *
+   * @generated from field: string url = 4;
+   */
+  url: string;
+
+  /**
+   * Id of the event; the same for every attempt.
+   *
+   * @generated from field: string event_id = 5;
+   */
+  eventId: string;
+
+  /**
+   * Body of the request; the same for every attempt.
+   *
+   * @generated from field: string body = 6;
+   */
+  body: string;
+
+  /**
+   * Signing secrets, each a compact JWE, the newest first: at least one.
+   *
+   * @generated from field: repeated string sealed_secrets = 7;
+   */
+  sealedSecrets: string[];
+};
+
+/**
+ * Describes the message tendon.v1.AskDeliverWebhook.
+ * Use `create(AskDeliverWebhookSchema)` to create a new message.
+ */
+export declare const AskDeliverWebhookSchema: GenMessage<AskDeliverWebhook>;
 
 /**
  * Asks to begin a connect; as StartConnectRequest.

@@ -485,6 +485,14 @@ export declare type SealedContent = Message<"tendon.v1.SealedContent"> & {
    * @generated from field: tendon.v1.PlainSecret secret = 6;
    */
   secret?: PlainSecret | undefined;
+
+  /**
+   * A webhook endpoint that the secret signs for. Then there is no vault, no credential and no use, and no proxy shows the
+   * secret to anybody.
+   *
+   * @generated from field: string webhook_endpoint_id = 7;
+   */
+  webhookEndpointId: string;
 };
 
 /**
