@@ -28,6 +28,11 @@ export interface LiveCall {
   readonly pipe: string;
 }
 
+interface ShellOver {
+  readonly code?: number;
+  readonly reason?: string;
+}
+
 interface Current {
   readonly number: number;
   readonly callId: string;
@@ -48,7 +53,9 @@ export class LiveShell {
   private modes: ShellModes | undefined;
   private readonly opened: Promise<void>;
   private onOpened = () => {};
-  private readonly over: Promise<{ code?: number; reason?: string }>;
+  private readonly over: Promise<ShellOver>;
+  /** How it ended, once it has. */
+  private ending: ShellOver | undefined;
   private current: Current | undefined;
   private calls = 0;
   /** The call before had a TRACEPARENT. */
@@ -74,11 +81,14 @@ export class LiveShell {
         await Promise.all(heard);
         return end;
       });
-    void this.over.then(({ code, reason }) => {
+    void this.over.then((end) => {
+      const { code, reason } = end;
+      this.ending = end;
       this.endedBy = this.isDeaf
         ? (this.complaint() ?? "it no longer executed commands")
         : (reason ?? (code === 127 && !this.modes ? NO_BASH : `the shell exited with code ${code}`));
       this.onOpened();
+      this.current?.resolve(this.endOf(this.current, end));
     });
   }
 
@@ -100,7 +110,8 @@ export class LiveShell {
       this.current = { number, callId: call.callId, isStarted: false, onStarted, resolve };
     });
     const { current } = this;
-    if (current) void this.over.then((end) => current.resolve(this.endOf(current, end)));
+    // The calls themselves do not wait for `over`: a promise keeps whoever waits for it, and this one is as old as the shell.
+    if (current && this.ending) current.resolve(this.endOf(current, this.ending));
     if (this.modes) {
       const { traceParent = this.wasTraced ? "" : undefined } = call;
       this.wasTraced = call.traceParent !== undefined;
@@ -118,7 +129,7 @@ export class LiveShell {
     await this.over;
   }
 
-  private endOf(current: Current, over: { code?: number; reason?: string }): LiveEnd {
+  private endOf(current: Current, over: ShellOver): LiveEnd {
     if (!current.isStarted || this.isDeaf) return this.deafEnd(current);
     const reason = over.reason ?? this.complaint();
     return { kind: "terminated", ...over, ...(reason === undefined ? {} : { reason }) };

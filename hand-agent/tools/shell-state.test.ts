@@ -2,6 +2,8 @@
 import { chmodSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import v8 from "node:v8";
+import vm from "node:vm";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -225,5 +227,25 @@ describe("the shell after a command that left something behind (X4)", () => {
   it("shows tracing of the user's command only", async () => {
     await bash("set -x");
     expect(textOf(await bash("echo a"))).toBe("++ echo a\na");
+  });
+});
+
+describe("the shell of many calls", () => {
+  it("keeps none of those that have ended in memory", async () => {
+    const kept: WeakRef<object>[] = [];
+    const run = async (command: string) => {
+      const onOutput = () => {};
+      kept.push(new WeakRef(onOutput));
+      await call.bash(command, { onOutput });
+    };
+    for (let n = 0; n < 20; n += 1) await run(`echo ${n}`);
+    v8.setFlagsFromString("--expose-gc");
+    const collect = vm.runInNewContext("gc") as () => void;
+    // The newest one may still be on its way out of the shell's hands.
+    const held = () => kept.slice(0, -1).filter((ref) => ref.deref() !== undefined).length;
+    await eventually(() => {
+      collect();
+      return held() === 0;
+    });
   });
 });
