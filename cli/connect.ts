@@ -5,6 +5,7 @@ import { StartupError } from "../kit/program.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
+import { DeploymentService } from "../proto/gen/tendon/v1/deployment_service_pb.js";
 import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
@@ -47,6 +48,7 @@ export interface Api {
   readonly threads: Client<typeof ThreadService>;
   readonly hands: Client<typeof HandService>;
   readonly agents: Client<typeof AgentService>;
+  readonly deployments: Client<typeof DeploymentService>;
   readonly environments: Client<typeof EnvironmentService>;
   readonly vaults: Client<typeof VaultService>;
   readonly webhooks: Client<typeof WebhookService>;
@@ -130,6 +132,7 @@ export function connectTo(target: Target): Api {
     threads: client(ThreadService),
     hands: client(HandService),
     agents: client(AgentService),
+    deployments: client(DeploymentService),
     environments: client(EnvironmentService),
     vaults: client(VaultService),
     webhooks: client(WebhookService),

@@ -2,6 +2,7 @@
 import { StartupError } from "../kit/program.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import type { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
+import type { DeploymentService } from "../proto/gen/tendon/v1/deployment_service_pb.js";
 import type { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
 import type { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { CALL_WITHIN, EXIT_USAGE } from "./command.ts";
@@ -61,6 +62,19 @@ export function memoryStoreIdOf(
       return { items: memoryStores.map(({ id, name }) => ({ id, spec: { name } })), nextPageToken };
     });
   return idOf("memory store", "memstore_", text, all);
+}
+
+/** The id of a deployment. Throws a StartupError when the name is nobody's, or of several. */
+export function deploymentIdOf(
+  deployments: Pick<Client<typeof DeploymentService>, "listDeployments">,
+  text: string,
+): Promise<string> {
+  const all = () =>
+    pages(async (page) => {
+      const { deployments: items, nextPageToken } = await deployments.listDeployments(page, CALL_WITHIN);
+      return { items, nextPageToken };
+    });
+  return idOf("deployment", "depl_", text, all);
 }
 
 async function idOf(

@@ -6,6 +6,7 @@ import { addAgentCommands } from "./commands/agent.ts";
 import { addAuditCommands } from "./commands/audit.ts";
 import { addChatCommand } from "./commands/chat.ts";
 import { addCredentialCommands } from "./commands/credential.ts";
+import { addDeploymentCommands } from "./commands/deployment.ts";
 import { addDoctorCommand } from "./commands/doctor.ts";
 import { addEnvironmentCommands } from "./commands/environment.ts";
 import { addHandCommands } from "./commands/hand.ts";
@@ -49,6 +50,7 @@ export function createTendonCommand(): Command {
     addSessionCommands,
     addAgentCommands,
     addEnvironmentCommands,
+    addDeploymentCommands,
     addMemoryCommands,
     addHandCommands,
     addHandAgentCommands,

@@ -74,6 +74,7 @@ export const REASONS = {
   CONNECT_FAILED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   CONNECT_STATE_REFUSED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   ENVIRONMENT_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  DEPLOYMENT_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   MEMORY_STORE_ARCHIVED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   MEMORY_PATH_CONFLICT: row(status.ALREADY_EXISTS, "memory_path_conflict_error", 409),
   MEMORY_PRECONDITION_FAILED: row(status.ABORTED, "memory_precondition_failed_error", 409),

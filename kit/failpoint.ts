@@ -57,6 +57,10 @@ export const FAILPOINTS = [
   "server.before_checkpoint",
   /** What a thread's log says stands in the other logs of its tree; the note that it has to is still there. */
   "server.tree_news_told",
+  /** A deployment's time has its run, in a transaction that has not made the session. */
+  "server.run_claimed",
+  /** Run and session are there; nobody has been told. */
+  "server.run_recorded",
   /** A proxy has traded a code for tokens; they are not sealed, and nobody has been told. */
   "proxy.code_traded",
   /** A server may send what waits of a session to an endpoint; nothing is sent. */

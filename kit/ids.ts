@@ -27,6 +27,8 @@ export const ID_PREFIXES = {
   webhookEndpoint: "whep_",
   webhookEvent: "whevt_",
   webhookDelivery: "whdlv_",
+  deployment: "depl_",
+  deploymentRun: "drun_",
   lease: "lease_",
   harness: "hrns_",
   proxy: "prxy_",

@@ -7,6 +7,7 @@ import { createAgentRules } from "./agent/agent-rules.ts";
 import { AgentServiceHandler } from "./agent/service.ts";
 import type { AppDeps } from "./app.ts";
 import type { ServerConfig } from "./config.ts";
+import { createDeploymentArea } from "./deployment/area.ts";
 import { EnvironmentServiceHandler } from "./environment/service.ts";
 import { createFileArea } from "./file/area.ts";
 import { createHandArea, type HandArea } from "./hand/area.ts";
@@ -179,10 +180,10 @@ function createWork({ config, ...deps }: AreaDeps, sessionLog: SessionLog): Work
   });
 }
 
-/** What is kept and told, and does nothing by itself. */
+/** What is kept and told; of it only deployments do something by themselves. */
 function createDefinitions(
   deps: AreaDeps,
-  { trees }: SessionArea,
+  { trees, creation }: SessionArea,
   { ofAgents: skills }: SkillArea,
   handControl: HandControl,
 ): Area[] {
@@ -194,6 +195,7 @@ function createDefinitions(
     { name: "admin", services: [bindService(AdminService, admin)] },
     { name: "agent", services: [bindService(AgentService, agent)] },
     { name: "environment", services: [bindService(EnvironmentService, environment)] },
+    createDeploymentArea({ ...deps, ...store, creation }),
   ];
 }
 

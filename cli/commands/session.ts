@@ -1,6 +1,5 @@
 /** `tendon session`: logs, and what is derived from them. */
 import type { Command } from "commander";
-import { MemoryAccess } from "../../proto/gen/tendon/v1/memory_pb.js";
 import {
   type Session,
   SessionSchema,
@@ -15,7 +14,8 @@ import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../b
 import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { findDefaultAgent } from "../default-agent.ts";
-import { agentIdOf, environmentIdOf, memoryStoreIdOf } from "../named.ts";
+import { memoryResources } from "../memory-options.ts";
+import { agentIdOf, environmentIdOf } from "../named.ts";
 import { repositoryInput } from "../repo-option.ts";
 import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
@@ -143,22 +143,6 @@ async function slotEnvironments(api: Api, slots: Record<string, string>): Promis
     async ([slot, named]) => [slot, await environmentIdOf(api.environments, named)] as const,
   );
   return Object.fromEntries(await Promise.all(entries));
-}
-
-async function memoryResources(
-  memory: Api["memory"],
-  { memory: writable = [], memoryReadOnly = [] }: { memory?: string[]; memoryReadOnly?: string[] },
-) {
-  const named = [
-    ...writable.map((store) => ({ store, access: MemoryAccess.READ_WRITE })),
-    ...memoryReadOnly.map((store) => ({ store, access: MemoryAccess.READ_ONLY })),
-  ];
-  return Promise.all(
-    named.map(async ({ store, access }) => {
-      const value = { memoryStoreId: await memoryStoreIdOf(memory, store), access };
-      return { kind: { case: "memoryStore" as const, value } };
-    }),
-  );
 }
 
 function addList(session: Command): void {

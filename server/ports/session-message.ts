@@ -63,6 +63,7 @@ export function toSessionMessage(record: SessionRecord, tree?: TreeSums): Sessio
     hasWork: record.hasWork,
     rootSessionId: record.rootSessionId ?? "",
     parentSessionId: record.parentSessionId ?? "",
+    deploymentId: record.deploymentId ?? "",
     tamperEvident: record.chain !== undefined,
     resources: resourcesOf(record.resources),
   };

@@ -11,6 +11,7 @@ import { ServerReflection as ServerReflectionAlpha } from "../../proto/gen/grpc/
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { DeploymentService } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { FileService } from "../../proto/gen/tendon/v1/file_service_pb.js";
 import { HandAgentService } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
@@ -95,6 +96,18 @@ const POLICY = new Map<string, Callers>([
     resolveMcpServer: PROXY,
     beginCall: PROXY,
     finishCall: PROXY,
+  }),
+  ...rows(DeploymentService, {
+    createDeployment: CLIENT,
+    getDeployment: CLIENT,
+    listDeployments: CLIENT,
+    updateDeployment: CLIENT,
+    archiveDeployment: CLIENT,
+    pauseDeployment: CLIENT,
+    unpauseDeployment: CLIENT,
+    runDeployment: CLIENT,
+    getDeploymentRun: CLIENT,
+    listDeploymentRuns: CLIENT,
   }),
   ...rows(EnvironmentService, {
     createEnvironment: CLIENT,
@@ -302,6 +315,7 @@ export const CONTRACT_SERVICES: readonly DescService[] = [
   AdminService,
   AgentService,
   CredentialService,
+  DeploymentService,
   EnvironmentService,
   FileService,
   HandAgentService,

@@ -7,6 +7,7 @@ import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js"
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import type { Area } from "../ports/area.ts";
 import type { PassPreviews, SessionsForPeers } from "../ports/peers.ts";
+import type { SessionCreation } from "../ports/session-creation.ts";
 import type { SessionDirectory } from "../ports/session-directory.ts";
 import type { SessionLog } from "../ports/session-log.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
@@ -15,8 +16,9 @@ import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
 import type { RetentionStore } from "../store/retention.ts";
 import { CheckpointSigner } from "./checkpoint-signer.ts";
+import { newSession } from "./creation.ts";
 import { Hub } from "./hub.ts";
-import { createSessionLog } from "./log.ts";
+import { announceAppended, createSessionLog } from "./log.ts";
 import { type ResourceServiceDeps, ResourceServiceHandler } from "./resource-service.ts";
 import { Retention } from "./retention.ts";
 import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
@@ -45,6 +47,7 @@ export interface SessionArea extends Area {
   readonly signer: CheckpointSigner;
   readonly forPeers: SessionsForPeers;
   readonly trees: SessionTrees;
+  readonly creation: SessionCreation;
 }
 
 /** `dispatch` and `hands` are used only once calls come in, so they may be made after this. */
@@ -83,6 +86,12 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
     trees: {
       active: (workspaceId) => deps.threads.activeTrees(workspaceId),
       stop: ({ rootSessionId, sessionIds }) => endings.interrupt(rootSessionId, sessionIds),
+    },
+    creation: {
+      prepare: (request, principal, workspaceId) => newSession(deps, request, principal, workspaceId),
+      announce({ session, appended }) {
+        if (appended !== undefined) announceAppended(hub, session.sessionId, appended);
+      },
     },
     sessionLog: createSessionLog({ events, sessions, hub }),
     sessionDirectory: {

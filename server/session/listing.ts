@@ -16,22 +16,25 @@ export async function listSessions(
   request: ListSessionsRequest,
   workspaceId: Parameters<SessionStore["list"]>[0]["workspaceId"],
 ) {
-  const { agentId, memoryStoreId, includeArchived, ascending, createdAtOrAfter, createdBefore } = request;
+  const { agentId, memoryStoreId, deploymentId, includeArchived, ascending } = request;
+  const { createdAtOrAfter, createdBefore } = request;
   const statuses = statusNames(request.statuses).sort();
   const after = createdAtOrAfter && timestampDate(createdAtOrAfter);
   const before = createdBefore && timestampDate(createdBefore);
   const times = [after?.toISOString(), before?.toISOString()];
-  const filters = [agentId, memoryStoreId, includeArchived, ascending, ...times];
+  const filters = [agentId, memoryStoreId, deploymentId, includeArchived, ascending, ...times];
   const query: PageQuery = ["sessions", workspaceId, statuses.join(","), ...filters];
   const [at, id, direction] = decodePageToken(query, request.pageToken, 3) ?? [];
   const cursor: Cursor | undefined = at === undefined || id === undefined ? undefined : [at, id];
-  if (agentId.includes("\0") || memoryStoreId.includes("\0")) return { sessions: [], nextPageToken: "" };
+  const hasNul = [agentId, memoryStoreId, deploymentId].some((id) => id.includes("\0"));
+  if (hasNul) return { sessions: [], nextPageToken: "" };
   const isBack = direction === BACK;
   const { items, next, previous } = await store.list({
     workspaceId,
     statuses,
     agentId,
     memoryStoreId,
+    deploymentId,
     includeArchived,
     ascending,
     createdAtOrAfter: after,

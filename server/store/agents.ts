@@ -31,6 +31,6 @@ export interface AgentStore {
     spec: AgentSpec;
     expectedVersion: number;
   }): Promise<Agent | undefined>;
-  /** Undefined when there is no such agent in what the caller sees; an archived one stays as it is. */
+  /** With its deployments. Undefined when there is no such agent in what the caller sees; an archived one stays as it is. */
   archive(agentId: string, workspaceId: string | undefined): Promise<Agent | undefined>;
 }

@@ -15,6 +15,12 @@ export function sessionArchived(sessionId: string): TendonError {
   });
 }
 
+export function deploymentArchived(deploymentId: string): TendonError {
+  return new TendonError("DEPLOYMENT_ARCHIVED", `the deployment "${deploymentId}" is archived`, {
+    id: deploymentId,
+  });
+}
+
 export function storeArchived(memoryStoreId: string): TendonError {
   return new TendonError(
     "MEMORY_STORE_ARCHIVED",

@@ -45,6 +45,8 @@ export interface SessionRecord {
   readonly rootSessionId: string | undefined;
   /** Who made the thread. */
   readonly parentSessionId: string | undefined;
+  /** Whose run made it; undefined otherwise. */
+  readonly deploymentId: string | undefined;
   /** Undefined unless it is tamper-evident. */
   readonly chain: SessionChain | undefined;
 }
@@ -81,6 +83,8 @@ export interface NewSession {
   readonly memoryStoreIds?: readonly string[];
   /** Copies of the files among them, made with the session. NOT_FOUND when an original is gone. */
   readonly files?: readonly FileCopy[];
+  /** Whose run makes it. */
+  readonly deploymentId?: string;
   /** Appended with the session, as a client. */
   readonly events: readonly NewEvent[];
   readonly request: RequestIdClaim;
@@ -95,6 +99,8 @@ export interface SessionList {
   readonly agentId: string;
   /** That the sessions were given; empty or undefined: any. */
   readonly memoryStoreId?: string;
+  /** Whose runs made them; empty or undefined: any. */
+  readonly deploymentId?: string;
   readonly includeArchived: boolean;
   readonly ascending: boolean;
   readonly createdAtOrAfter: Date | undefined;

@@ -11,6 +11,8 @@ import type { BudgetStore } from "./budgets.ts";
 import type { CheckpointStore } from "./checkpoints.ts";
 import type { ClientCallStore } from "./client-calls.ts";
 import type { CredentialStore } from "./credentials.ts";
+import type { DeploymentRunStore } from "./deployment-runs.ts";
+import type { DeploymentStore } from "./deployments.ts";
 import type { EnvironmentKeyStore } from "./environment-keys.ts";
 import type { EnvironmentStore } from "./environments.ts";
 import type { EventStore } from "./events.ts";
@@ -49,6 +51,8 @@ export interface Store {
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
   readonly credentials: CredentialStore;
+  readonly deploymentRuns: DeploymentRunStore;
+  readonly deployments: DeploymentStore;
   readonly environmentKeys: EnvironmentKeyStore;
   readonly environments: EnvironmentStore;
   readonly events: EventStore;

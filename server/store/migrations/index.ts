@@ -17,6 +17,7 @@ import { mcpCalls } from "./0015-mcp-calls.ts";
 import { files } from "./0016-files.ts";
 import { workQueue } from "./0017-work-queue.ts";
 import { webhooks } from "./0018-webhooks.ts";
+import { deployments } from "./0019-deployments.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -40,4 +41,5 @@ export const migrations: readonly Migration[] = [
   files,
   workQueue,
   webhooks,
+  deployments,
 ];

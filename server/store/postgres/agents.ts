@@ -9,6 +9,7 @@ import {
   AgentSpecSchema,
 } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import type { AgentStore } from "../agents.ts";
+import { archiveDeploymentsOf } from "./deployments.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -102,6 +103,7 @@ export function createAgentStore(pool: Pool): AgentStore {
           "update agents set archived_at = now() where agent_id = $1 and archived_at is null",
           [agentId],
         );
+        await archiveDeploymentsOf(transaction, agentId);
         return findAgent(transaction, agentId, 0);
       }),
   };

@@ -6,7 +6,14 @@ import type { Appended, NewEvent } from "../events.ts";
 import { CALL_TYPES, endedCall, type OpenCall } from "../open-calls.ts";
 import type { Cursor } from "../page.ts";
 import { sessionArchived } from "../refusals.ts";
-import type { NewSession, SessionList, SessionPage, SessionRecord, SessionStore } from "../sessions.ts";
+import type {
+  ChangedSession,
+  NewSession,
+  SessionList,
+  SessionPage,
+  SessionRecord,
+  SessionStore,
+} from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
 import { releaseBlobs } from "./blobs.ts";
 import { eraseLog, giveUpLog } from "./erase-log.ts";
@@ -20,7 +27,7 @@ const MAX_METADATA_PAIRS = 16;
 
 export function createSessionStore(pool: Pool): SessionStore {
   return {
-    create: (session) => inTransaction(pool, (transaction) => create(transaction, session)),
+    create: (session) => inTransaction(pool, (transaction) => createSession(transaction, session)),
     find: (sessionId) => findSession(pool, sessionId),
     standing: (sessionId) => standing(pool, sessionId),
     list: (query) => list(pool, query),
@@ -62,6 +69,7 @@ export interface SessionRow {
   resources: string;
   root_session_id: string | null;
   parent_session_id: string | null;
+  deployment_id: string | null;
 }
 
 /** A session whose hash is gone while more says that it had one stays tamper-evident: with a hash that fits nothing. */
@@ -69,7 +77,7 @@ export const SESSION_COLUMNS = `session_id, workspace_id, agent, environment_id,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
-  list_cost_nano_usd, unpriced_requests, root_session_id, parent_session_id,
+  list_cost_nano_usd, unpriced_requests, root_session_id, parent_session_id, deployment_id,
   work_position > rested_position and archived_at is null as has_work, chain_origin, resources,
   encode(coalesce(chain_hash, case when chain_origin <> '' or checkpoint_position > 0 then sha256('') end), 'hex') as chain_hash`;
 
@@ -104,6 +112,7 @@ export function toRecord(row: SessionRow): SessionRecord {
     resources: row.resources,
     rootSessionId: row.root_session_id ?? undefined,
     parentSessionId: row.parent_session_id ?? undefined,
+    deploymentId: row.deployment_id ?? undefined,
     chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };
 }
@@ -176,7 +185,8 @@ async function standing(db: Queryable, sessionId: string) {
   );
 }
 
-async function create(transaction: Transaction, session: NewSession) {
+/** In a transaction that may do more. */
+export async function createSession(transaction: Transaction, session: NewSession): Promise<ChangedSession> {
   const { sessionId, workspaceId } = session;
   const claim = { ...session.request, workspaceId, scope: "session", subjectId: sessionId };
   const first = await claimRequestId(transaction, claim);
@@ -187,8 +197,8 @@ async function create(transaction: Transaction, session: NewSession) {
   }
   await transaction.query(
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
-       title, metadata, vault_ids, budget, resources, chain_hash)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13,
+       title, metadata, vault_ids, budget, resources, deployment_id, chain_hash)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $13, $14,
        (select case when tamper_evident then $12::bytea end from workspaces where workspace_id = $2))`,
     [
       sessionId,
@@ -204,6 +214,7 @@ async function create(transaction: Transaction, session: NewSession) {
       session.budget,
       Buffer.from(originHash(sessionId, NEW_CHAIN), "hex"),
       session.resources ?? "[]",
+      session.deploymentId ?? null,
     ],
   );
   if (session.memoryStoreIds?.length) {
@@ -233,6 +244,7 @@ async function list(db: Queryable, query: SessionList): Promise<SessionPage> {
     const given = "select session_id from session_memory_stores where memory_store_id";
     add((p) => `session_id in (${given} = ${p})`, query.memoryStoreId);
   }
+  if (query.deploymentId) add((p) => `deployment_id = ${p}`, query.deploymentId);
   if (query.statuses.length > 0) add((p) => `status = any(${p})`, query.statuses);
   if (!query.includeArchived) where.push("archived_at is null");
   if (query.createdAtOrAfter) add((p) => `created_at >= ${p}`, query.createdAtOrAfter);

@@ -8,6 +8,8 @@ import { createBudgetStore } from "./budgets.ts";
 import { createCheckpointStore } from "./checkpoints.ts";
 import { createClientCallStore } from "./client-calls.ts";
 import { createCredentialStore } from "./credentials.ts";
+import { createDeploymentRunStore } from "./deployment-runs.ts";
+import { createDeploymentStore } from "./deployments.ts";
 import { createEnvironmentKeyStore } from "./environment-keys.ts";
 import { createEnvironmentStore } from "./environments.ts";
 import { createEventStore } from "./events.ts";
@@ -53,6 +55,8 @@ export function createPostgresStore(pool: Pool): Store {
     checkpoints: createCheckpointStore(pool),
     clientCalls: createClientCallStore(pool),
     credentials: createCredentialStore(pool),
+    deploymentRuns: createDeploymentRunStore(pool),
+    deployments: createDeploymentStore(pool),
     environmentKeys: createEnvironmentKeyStore(pool),
     environments: createEnvironmentStore(pool),
     events: createEventStore(pool),

@@ -188,6 +188,13 @@ export declare type Session = Message<"tendon.v1.Session"> & {
    * @generated from field: tendon.v1.TreeState tree = 24;
    */
   tree?: TreeState | undefined;
+
+  /**
+   * Deployment whose run made the session; empty otherwise, also for its threads and forks.
+   *
+   * @generated from field: string deployment_id = 25;
+   */
+  deploymentId: string;
 };
 
 /**

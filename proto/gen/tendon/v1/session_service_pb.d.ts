@@ -240,6 +240,13 @@ export declare type ListSessionsRequest = Message<"tendon.v1.ListSessionsRequest
    * @generated from field: string memory_store_id = 9;
    */
   memoryStoreId: string;
+
+  /**
+   * Only sessions that this deployment's runs made; empty means any.
+   *
+   * @generated from field: string deployment_id = 10;
+   */
+  deploymentId: string;
 };
 
 /**

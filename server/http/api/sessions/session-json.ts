@@ -32,6 +32,7 @@ export function sessionJson(session: Session, nowMs: number) {
       duration_seconds: durationSeconds(session, nowMs),
     },
     budget: budgetJson(session.budget),
+    deployment_id: session.deploymentId || null,
     created_at: timeJson(session.createdAt),
     updated_at: timeJson(session.updatedAt),
     archived_at: timeJson(session.archivedAt),
@@ -76,7 +77,7 @@ export function usageJson(usage: Usage | undefined) {
 }
 
 /** Only a limit of list price is one that clients know; the others are beside it. */
-function budgetJson(budget: Budget | undefined) {
+export function budgetJson(budget: Budget | undefined) {
   if (budget === undefined) return null;
   const { maxListCostCents, maxTokens, maxTurns, maxWallClockMs } = budget;
   if (maxListCostCents === 0n && maxTokens === 0n && maxTurns === 0n && maxWallClockMs === 0n) return null;

@@ -62,6 +62,7 @@ async function listSessions({ services, query }: ApiCall, json: Json) {
     statuses: valuesOf(query, "statuses").map(statusOf),
     agentId: query.get("agent_id") ?? "",
     memoryStoreId: query.get("memory_store_id") ?? "",
+    deploymentId: query.get("deployment_id") ?? "",
     includeArchived: flagOf(query, "include_archived"),
     ascending: orderOf(query) === "asc",
     ...(Number.isFinite(fromMs) && { createdAtOrAfter: timestampFromMs(fromMs) }),

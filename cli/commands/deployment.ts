@@ -1,0 +1,296 @@
+/** `tendon deployment`: agents that run by themselves. */
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import type { Command } from "commander";
+import { StartupError } from "../../kit/program.ts";
+import {
+  type Deployment,
+  type DeploymentRun,
+  DeploymentRunSchema,
+  DeploymentSchema,
+  DeploymentStatus,
+  DeploymentStatusSchema,
+  DeploymentTrigger,
+  DeploymentTriggerSchema,
+} from "../../proto/gen/tendon/v1/deployment_pb.js";
+import {
+  ListDeploymentRunsResponseSchema,
+  ListDeploymentsResponseSchema,
+} from "../../proto/gen/tendon/v1/deployment_service_pb.js";
+import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
+import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../budget-options.ts";
+import { CALL_WITHIN, EXIT_USAGE, onAction } from "../command.ts";
+import type { Api } from "../connect.ts";
+import { findDefaultAgent } from "../default-agent.ts";
+import { type MemoryOptions, memoryResources } from "../memory-options.ts";
+import { agentIdOf, deploymentIdOf, environmentIdOf } from "../named.ts";
+import { repositoryInput } from "../repo-option.ts";
+import { formatFields, formatTable } from "../table.ts";
+import {
+  enumWord,
+  enumWords,
+  pairsText,
+  parseCount,
+  parseEnum,
+  parsePair,
+  parseRepeated,
+  timeText,
+} from "../words.ts";
+import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
+
+export function addDeploymentCommands(program: Command): void {
+  const deployment = program
+    .command("deployment")
+    .description("deployments: agents that run by themselves, on a schedule or when told");
+  deployment.addHelpText(
+    "after",
+    `
+A deployment is named by its id, or by a name that only one has.
+
+Examples:
+  tendon deployment create --name "Daily report" --message "Write today's report." --cron "0 9 * * 1-5" --time-zone Europe/Berlin
+  tendon deployment run "Daily report"
+  tendon deployment runs "Daily report" --failed`,
+  );
+  addCreate(deployment);
+  addList(deployment);
+  for (const [name, description, call] of CALLS) {
+    const command = deployment.command(`${name} <deployment>`).description(description);
+    onAction(command, async ({ args, api, output }) => {
+      const deploymentId = await deploymentIdOf(api.deployments, String(args[0]));
+      const { deployment: found } = await call(api, deploymentId);
+      output.message(DeploymentSchema, found!, () => deploymentText(found!));
+    });
+  }
+  addRun(deployment);
+  addRuns(deployment);
+}
+
+type Call = (api: Api, deploymentId: string) => PromiseLike<{ deployment?: Deployment | undefined }>;
+
+const CALLS: readonly (readonly [name: string, description: string, call: Call])[] = [
+  [
+    "get",
+    "show a deployment",
+    (api, deploymentId) => api.deployments.getDeployment({ deploymentId }, CALL_WITHIN),
+  ],
+  [
+    "pause",
+    "have the schedule start nothing",
+    (api, deploymentId) => api.deployments.pauseDeployment({ deploymentId }, CALL_WITHIN),
+  ],
+  [
+    "unpause",
+    "have the schedule count again, from its next time on",
+    (api, deploymentId) => api.deployments.unpauseDeployment({ deploymentId }, CALL_WITHIN),
+  ],
+  [
+    "archive",
+    "end a deployment for good; its sessions go on",
+    (api, deploymentId) => api.deployments.archiveDeployment({ deploymentId }, CALL_WITHIN),
+  ],
+];
+
+interface CreateOptions extends BudgetOptions, MemoryOptions {
+  name: string;
+  description?: string;
+  agent?: string;
+  agentVersion?: number;
+  env?: string;
+  message?: string[];
+  system?: string;
+  cron?: string;
+  timeZone?: string;
+  vault?: string[];
+  repo?: string[];
+  metadata?: Record<string, string>;
+  requestId?: string;
+}
+
+function addCreate(deployment: Command): void {
+  const command = addBudgetOptions(deployment.command("create").description("make a deployment"))
+    .requiredOption("--name <name>", "for people; also the title of its sessions")
+    .requiredOption(
+      "--message <text>",
+      "first message of each session; may be given several times",
+      parseRepeated,
+    )
+    .option("--system <text>", "what each session is told by its operator, behind the first message")
+    .option("--cron <expression>", 'when, such as "0 9 * * 1-5"; left out: only when told')
+    .option("--time-zone <zone>", "whose clock that is, such as Europe/Berlin; goes with --cron")
+    .option("--description <text>", "what it does")
+    .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
+    .option("--agent-version <n>", "left out: the latest now", parseCount(1, 2 ** 31 - 1))
+    .option("--env <environment>", "id or name; left out: the default environment")
+    .option(
+      "--vault <vault>",
+      "id of a vault, in order of priority; may be given several times",
+      parseRepeated,
+    )
+    .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
+    .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
+    .option(
+      "--repo <url[#ref@path]>",
+      "git repository, as for sessions; may be given several times",
+      parseRepeated,
+    )
+    .option("--metadata <name=value>", "may be given several times", parsePair)
+    .option("--request-id <id>", "makes repeating this command safe");
+  onAction<CreateOptions>(command, async ({ options, api, output }) => {
+    const { agent, env, requestId = "" } = options;
+    const budget = budgetOf(options);
+    const schedule = scheduleOf(options);
+    const spec = {
+      name: options.name,
+      description: options.description ?? "",
+      agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
+      agentVersion: options.agentVersion ?? 0,
+      environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
+      initialEvents: initialEvents(options),
+      vaultIds: options.vault ?? [],
+      resources: [
+        ...(await memoryResources(api.memory, options)),
+        ...(options.repo ?? []).map((repo) => repositoryInput(repo)),
+      ],
+      metadata: options.metadata ?? {},
+      ...(budget && { budget }),
+      ...(schedule && { schedule }),
+    };
+    const { deployment: made } = await api.deployments.createDeployment({ requestId, spec }, CALL_WITHIN);
+    output.message(DeploymentSchema, made!, () => deploymentText(made!));
+  });
+}
+
+/** Without ids: these are each session's own. */
+function initialEvents({ message = [], system }: CreateOptions): MessageInitShape<typeof EventInputSchema>[] {
+  const event = (type: string, text: string) =>
+    create(EventInputSchema, { type, payload: JSON.stringify({ content: [{ type: "text", text }] }) });
+  const [first, ...others] = message.map((text) => event("user.message", text));
+  return [
+    ...(first === undefined ? [] : [first]),
+    ...(system === undefined ? [] : [event("system.message", system)]),
+    ...others,
+  ];
+}
+
+function scheduleOf({ cron, timeZone }: CreateOptions) {
+  if ((cron === undefined) !== (timeZone === undefined))
+    throw new StartupError("--cron and --time-zone go together", EXIT_USAGE);
+  return cron === undefined ? undefined : { expression: cron, timeZone: timeZone ?? "" };
+}
+
+function addList(deployment: Command): void {
+  const list = addPageOptions(deployment.command("list").description("list deployments, newest first"))
+    .option("--agent <agent>", "only of this agent; id or name")
+    .option(
+      "--status <status>",
+      enumWords(DeploymentStatusSchema).join(" or "),
+      parseEnum(DeploymentStatusSchema),
+    )
+    .option("--archived", "also archived ones");
+  type Options = PageOptions & { agent?: string; status?: DeploymentStatus; archived?: boolean };
+  onAction<Options>(list, async ({ options, api, output }) => {
+    const { agent, status = DeploymentStatus.UNSPECIFIED, archived = false } = options;
+    const agentId = agent === undefined ? "" : await agentIdOf(api.agents, agent);
+    const request = { ...pageOf(options), agentId, status, includeArchived: archived };
+    const page = await api.deployments.listDeployments(request, CALL_WITHIN);
+    const text = () => deploymentTable(page.deployments) + nextPageNote(page);
+    output.message(ListDeploymentsResponseSchema, page, text);
+  });
+}
+
+function addRun(deployment: Command): void {
+  const run = deployment
+    .command("run <deployment>")
+    .description("make a session now; exit code 1 when that fails")
+    .option("--request-id <id>", "makes repeating this command safe");
+  onAction<{ requestId?: string }>(run, async ({ options, args, api, output }) => {
+    const deploymentId = await deploymentIdOf(api.deployments, String(args[0]));
+    const request = { deploymentId, requestId: options.requestId ?? "" };
+    const { run: made } = await api.deployments.runDeployment(request, CALL_WITHIN);
+    output.message(DeploymentRunSchema, made!, () => runText(made!));
+    return made?.error === undefined ? 0 : 1;
+  });
+}
+
+function addRuns(deployment: Command): void {
+  const runs = addPageOptions(
+    deployment
+      .command("runs [deployment]")
+      .description("list runs, newest first; of one deployment, or of all"),
+  )
+    .option("--failed", "only those that made no session")
+    .option(
+      "--trigger <trigger>",
+      enumWords(DeploymentTriggerSchema).join(" or "),
+      parseEnum(DeploymentTriggerSchema),
+    );
+  type Options = PageOptions & { failed?: boolean; trigger?: DeploymentTrigger };
+  onAction<Options>(runs, async ({ options, args, api, output }) => {
+    const { failed, trigger = DeploymentTrigger.UNSPECIFIED } = options;
+    const deploymentId = args[0] === undefined ? "" : await deploymentIdOf(api.deployments, String(args[0]));
+    const request = { ...pageOf(options), deploymentId, trigger, ...(failed && { hasError: true }) };
+    const page = await api.deployments.listDeploymentRuns(request, CALL_WITHIN);
+    output.message(ListDeploymentRunsResponseSchema, page, () => runTable(page.runs) + nextPageNote(page));
+  });
+}
+
+function statusText({ status, pause, archivedAt }: Deployment): string {
+  if (archivedAt !== undefined) return "archived";
+  return pause?.errorType ? `paused: ${pause.errorType}` : enumWord(DeploymentStatusSchema, status);
+}
+
+function deploymentTable(deployments: readonly Deployment[]): string {
+  const rows = deployments.map((deployment) => [
+    deployment.id,
+    deployment.spec?.name ?? "",
+    statusText(deployment),
+    deployment.spec?.schedule?.expression ?? "",
+    timeText(deployment.upcomingRunsAt[0]),
+    timeText(deployment.lastRunAt),
+  ]);
+  return formatTable(["ID", "NAME", "STATUS", "SCHEDULE", "NEXT", "LAST"], rows);
+}
+
+function deploymentText(deployment: Deployment): string {
+  const { spec } = deployment;
+  const schedule = spec?.schedule;
+  return formatFields([
+    ["id", deployment.id],
+    ["name", spec?.name],
+    ["description", spec?.description],
+    ["status", statusText(deployment)],
+    ["schedule", schedule && `${schedule.expression} in ${schedule.timeZone}`],
+    ["next", deployment.upcomingRunsAt.map(timeText).join("\n")],
+    ["last", timeText(deployment.lastRunAt)],
+    ["agent", `${spec?.agentId} version ${spec?.agentVersion}`],
+    ["environment", spec?.environmentId],
+    ["first events", spec?.initialEvents.map(({ type }) => type).join(", ")],
+    ["vaults", spec?.vaultIds.join(", ")],
+    ["budget", budgetText(spec?.budget)],
+    ["metadata", pairsText(spec?.metadata ?? {})],
+    ["created", timeText(deployment.createdAt)],
+    ["changed", timeText(deployment.updatedAt)],
+    ["archived", timeText(deployment.archivedAt)],
+  ]);
+}
+
+function runTable(runs: readonly DeploymentRun[]): string {
+  const rows = runs.map(({ id, trigger, scheduledAt, sessionId, error, createdAt }) => [
+    id,
+    scheduledAt === undefined ? enumWord(DeploymentTriggerSchema, trigger) : timeText(scheduledAt),
+    timeText(createdAt),
+    sessionId,
+    error?.type ?? "",
+  ]);
+  return formatTable(["ID", "FOR", "AT", "SESSION", "ERROR"], rows);
+}
+
+function runText(run: DeploymentRun): string {
+  return formatFields([
+    ["id", run.id],
+    ["session", run.sessionId],
+    ["error", run.error && `${run.error.type}: ${run.error.message}`],
+    ["agent", `${run.agentId} version ${run.agentVersion}`],
+    ["created", timeText(run.createdAt)],
+  ]);
+}

@@ -1,0 +1,220 @@
+/** DeploymentService. */
+import { clone, create } from "@bufbuild/protobuf";
+import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { canonicalJson, contentHash } from "../../kit/canonical-json.ts";
+import type { Clock } from "../../kit/clock.ts";
+import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { isId, newId } from "../../kit/ids.ts";
+import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import {
+  CronScheduleSchema,
+  type DeploymentSpec,
+  DeploymentSpecSchema,
+  DeploymentStatus,
+  DeploymentTrigger,
+} from "../../proto/gen/tendon/v1/deployment_pb.js";
+import type {
+  ArchiveDeploymentRequest,
+  CreateDeploymentRequest,
+  DeploymentService,
+  GetDeploymentRequest,
+  GetDeploymentRunRequest,
+  ListDeploymentRunsRequest,
+  ListDeploymentsRequest,
+  PauseDeploymentRequest,
+  RunDeploymentRequest,
+  UnpauseDeploymentRequest,
+  UpdateDeploymentRequest,
+} from "../../proto/gen/tendon/v1/deployment_service_pb.js";
+import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import type { DeploymentRunStore } from "../store/deployment-runs.ts";
+import type { DeploymentRecord, DeploymentStore, PlannedRun } from "../store/deployments.ts";
+import type { Cursor } from "../store/page.ts";
+import { deploymentArchived } from "../store/refusals.ts";
+import { toDeploymentMessage, toRunMessage } from "./deployment-message.ts";
+import { planAfter } from "./planning.ts";
+import { changedSpec, checkDeploymentSpec, inSpec, MAX_DEPLOYMENTS } from "./rules.ts";
+import type { Runs } from "./runs.ts";
+
+export interface DeploymentServiceDeps {
+  readonly deployments: DeploymentStore;
+  readonly deploymentRuns: DeploymentRunStore;
+  readonly runs: Runs;
+  readonly defaultWorkspaceId: string;
+  readonly clock: Clock;
+}
+
+const DEFAULT_PAGE = 20;
+const MAX_PAGE_BYTES = 2 * 1024 * 1024;
+/** Of an update that others come before. */
+const MAX_TRIES = 5;
+
+export class DeploymentServiceHandler implements ServiceImplementation<typeof DeploymentService> {
+  private readonly deps: DeploymentServiceDeps;
+
+  constructor(deps: DeploymentServiceDeps) {
+    this.deps = deps;
+  }
+
+  async createDeployment({ requestId, spec: said }: CreateDeploymentRequest, context: RpcContext) {
+    const wanted = said ?? create(DeploymentSpecSchema);
+    const id = newId("deployment");
+    const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
+    const spec = await this.checked({ id, workspaceId, spec: wanted });
+    const record = await this.deps.deployments.create({
+      id,
+      workspaceId,
+      spec,
+      planned: planAfter(id, spec, this.nowMs()),
+      most: MAX_DEPLOYMENTS,
+      request: { requestId, contentHash: contentHash(DeploymentSpecSchema, wanted) },
+    });
+    return this.answer(record);
+  }
+
+  async getDeployment({ deploymentId }: GetDeploymentRequest, context: RpcContext) {
+    return this.answer(await this.find(deploymentId, context));
+  }
+
+  async listDeployments(request: ListDeploymentsRequest, context: RpcContext) {
+    const { agentId, status, includeArchived, createdAtOrAfter, createdBefore } = request;
+    if (status !== DeploymentStatus.UNSPECIFIED && includeArchived)
+      throw invalidField("status", "cannot be combined with include_archived");
+    const workspaceId = scopeOf(principalOf(context));
+    const from = createdAtOrAfter && timestampDate(createdAtOrAfter);
+    const before = createdBefore && timestampDate(createdBefore);
+    const times = [from?.toISOString(), before?.toISOString()];
+    const query: PageQuery = ["deployments", workspaceId, agentId, status, includeArchived, ...times];
+    const after = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+    if (agentId.includes("\0")) return { deployments: [], nextPageToken: "" };
+    const { items, next } = await this.deps.deployments.list({
+      workspaceId,
+      agentId,
+      isPaused: status === DeploymentStatus.UNSPECIFIED ? undefined : status === DeploymentStatus.PAUSED,
+      includeArchived,
+      createdAtOrAfter: from,
+      createdBefore: before,
+      page: { size: request.pageSize || DEFAULT_PAGE, after },
+      maxBytes: MAX_PAGE_BYTES,
+    });
+    return {
+      deployments: items.map((item) => toDeploymentMessage(item, this.nowMs())),
+      nextPageToken: encodePageToken(query, next),
+    };
+  }
+
+  /** Read, changed, checked and written, unless somebody else has written it meanwhile. */
+  async updateDeployment(request: UpdateDeploymentRequest, context: RpcContext) {
+    const { deploymentId, updateMask } = request;
+    const wanted = request.spec ?? create(DeploymentSpecSchema);
+    for (let tries = 0; tries < MAX_TRIES; tries++) {
+      const before = await this.find(deploymentId, context);
+      if (before.archivedAt !== undefined) throw deploymentArchived(deploymentId);
+      const spec = await this.checked({ ...before, spec: changedSpec(before.spec, wanted, updateMask) });
+      if (textOf(spec) === textOf(before.spec)) return this.answer(before);
+      const { revision } = before;
+      const planned = this.plannedAfter(before, spec);
+      const changed = await this.deps.deployments.update({ deploymentId, revision, spec, planned });
+      if (changed !== undefined) return this.answer(changed);
+    }
+    throw new TendonError("UNAVAILABLE", "the deployment is being changed by others; try again");
+  }
+
+  async archiveDeployment({ deploymentId }: ArchiveDeploymentRequest, context: RpcContext) {
+    const { id } = await this.find(deploymentId, context);
+    return this.answer(await this.deps.deployments.archive(id));
+  }
+
+  async pauseDeployment({ deploymentId }: PauseDeploymentRequest, context: RpcContext) {
+    const { id } = await this.find(deploymentId, context);
+    return this.answer(await this.deps.deployments.pause(id));
+  }
+
+  async unpauseDeployment({ deploymentId }: UnpauseDeploymentRequest, context: RpcContext) {
+    const { id } = await this.find(deploymentId, context);
+    const plan = (spec: DeploymentSpec) => planAfter(id, spec, this.nowMs());
+    return this.answer(await this.deps.deployments.unpause(id, plan));
+  }
+
+  async runDeployment(request: RunDeploymentRequest, context: RpcContext) {
+    const deployment = await this.find(request.deploymentId, context);
+    return { run: toRunMessage(await this.deps.runs.manual(deployment, request)) };
+  }
+
+  async getDeploymentRun({ runId }: GetDeploymentRunRequest, context: RpcContext) {
+    const run = isId("deploymentRun", runId) ? await this.deps.deploymentRuns.find(runId) : undefined;
+    if (run === undefined || !maySee(principalOf(context), run.workspaceId))
+      throw notFound("deployment run", runId);
+    return { run: toRunMessage(run) };
+  }
+
+  async listDeploymentRuns(request: ListDeploymentRunsRequest, context: RpcContext) {
+    const { deploymentId, hasError, trigger, createdAtOrAfter, createdBefore } = request;
+    const workspaceId = scopeOf(principalOf(context));
+    const from = createdAtOrAfter && timestampDate(createdAtOrAfter);
+    const before = createdBefore && timestampDate(createdBefore);
+    const filters = [deploymentId, hasError, trigger, from?.toISOString(), before?.toISOString()];
+    const query: PageQuery = ["deployment runs", workspaceId, ...filters];
+    const after = decodePageToken(query, request.pageToken, 2) as Cursor | undefined;
+    if (deploymentId.includes("\0")) return { runs: [], nextPageToken: "" };
+    const { items, next } = await this.deps.deploymentRuns.list({
+      workspaceId,
+      deploymentId,
+      hasError,
+      isScheduled:
+        trigger === DeploymentTrigger.UNSPECIFIED ? undefined : trigger === DeploymentTrigger.SCHEDULE,
+      createdAtOrAfter: from,
+      createdBefore: before,
+      page: { size: request.pageSize || DEFAULT_PAGE, after },
+    });
+    return { runs: items.map(toRunMessage), nextPageToken: encodePageToken(query, next) };
+  }
+
+  /** As it is kept: with the agent's version and the environment that its sessions would get now. */
+  private async checked(deployment: Pick<DeploymentRecord, "id" | "workspaceId" | "spec">) {
+    checkDeploymentSpec(deployment.spec);
+    try {
+      const { agentVersion, environmentId } = await this.deps.runs.prepare(deployment);
+      const spec = clone(DeploymentSpecSchema, deployment.spec);
+      return Object.assign(spec, { agentVersion, environmentId });
+    } catch (error) {
+      throw inSpec(error);
+    }
+  }
+
+  /** The same schedule goes on, with what is due right now. */
+  private plannedAfter(
+    { id, spec: before }: DeploymentRecord,
+    after: DeploymentSpec,
+  ): PlannedRun | "kept" | undefined {
+    if (scheduleText(before) === scheduleText(after)) return "kept";
+    return planAfter(id, after, this.nowMs());
+  }
+
+  private answer(record: DeploymentRecord) {
+    return { deployment: toDeploymentMessage(record, this.nowMs()) };
+  }
+
+  private nowMs(): number {
+    return this.deps.clock.nowMs();
+  }
+
+  private async find(deploymentId: string, context: RpcContext): Promise<DeploymentRecord> {
+    const found = isId("deployment", deploymentId)
+      ? await this.deps.deployments.find(deploymentId)
+      : undefined;
+    if (found === undefined || !maySee(principalOf(context), found.workspaceId))
+      throw notFound("deployment", deploymentId);
+    return found;
+  }
+}
+
+function textOf(spec: DeploymentSpec): string {
+  return canonicalJson(DeploymentSpecSchema, spec);
+}
+
+function scheduleText({ schedule }: DeploymentSpec): string {
+  return schedule === undefined ? "" : canonicalJson(CronScheduleSchema, schedule);
+}
