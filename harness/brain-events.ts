@@ -15,6 +15,7 @@ import {
   type ProposedResponse,
   type ResponseStop,
 } from "./loops/loop.ts";
+import { type CallVerdict, evaluationText, isAsked } from "./permission/call-verdict.ts";
 import type { RetryVerdict } from "./retry-policy.ts";
 import type { OpenCall, SessionState } from "./session-state.ts";
 import type { AnswerTerms, ToolCatalogue } from "./tool-catalogue.ts";
@@ -35,6 +36,8 @@ export const INTERRUPTED_TEXT = "Tool execution was interrupted before completio
 const NANO_USD_PER_CENT = 10_000_000;
 
 type NewId = () => string;
+
+const NO_VERDICTS: ReadonlyMap<string, CallVerdict> = new Map();
 
 /** An event whose payload is this value. */
 export function brainEvent(id: string, type: string, payload: object, internal?: object): EventInput {
@@ -69,13 +72,17 @@ export function requestEvents(
   return events;
 }
 
-/** The batch of one whole answer: its parts, the end of its span, and results of the calls that cannot run. */
+/**
+ * The batch of one whole answer: its parts, the end of its span, and results of the calls that cannot run. `verdicts` are on
+ * calls whose policy is `auto`, by their event ids; one without is held for a client.
+ */
 export function responseEvents(
   response: ProposedResponse,
   spanId: string,
   catalogue: ToolCatalogue,
   model: string,
   newId: NewId,
+  verdicts: ReadonlyMap<string, CallVerdict> = NO_VERDICTS,
 ): EventInput[] {
   const isRefusal = response.stop.kind === "refusal";
   const kept = isRefusal ? response.events.filter(({ kind }) => kind === "message") : response.events;
@@ -85,8 +92,13 @@ export function responseEvents(
     const target = callTarget(event, catalogue);
     const { problem } = target;
     const call = { eventId: event.eventId, kind: target.tool?.kind ?? "hand" };
+    const verdict = verdicts.get(event.eventId);
     if (problem !== undefined) refusals.push(errorResult(newId(), call, problem, INVALID_CALL));
-    return callEvent(event, target);
+    else if (verdict?.type === "deny" && target.tool?.policy === "auto") {
+      const { text, part, reason } = verdict.denial;
+      refusals.push(errorResult(newId(), call, text, { part, reason }));
+    }
+    return callEvent(event, target, verdict);
   });
   const calls = kept.filter(({ kind }) => kind === "call").length;
   return [...events, spanEnd(response, spanId, calls, model, newId), ...refusals];
@@ -137,7 +149,7 @@ export function contextEvents(
 }
 
 /** A later table of prices changes nothing of what was said before. */
-function usageFields(model: string, usage: ModelUsage) {
+export function usageFields(model: string, usage: ModelUsage) {
   const cost = listCostOf(model, usage);
   return {
     model_usage: wireUsage(usage),
@@ -153,7 +165,11 @@ function partEvent(event: Exclude<ProposedEvent, ProposedCall>, isRefusal: boole
   return rawEvent(event.eventId, "agent.message", JSON.stringify({ content }), internal);
 }
 
-function callEvent(call: ProposedCall, { tool, input, via, problem }: CallTarget): EventInput {
+function callEvent(
+  call: ProposedCall,
+  { tool, input, via, problem }: CallTarget,
+  judged: CallVerdict | undefined,
+): EventInput {
   const isRefused = problem !== undefined;
   const internal = internalText(call.blocks);
   if (tool?.kind === "custom" && !isRefused) {
@@ -169,12 +185,11 @@ function callEvent(call: ProposedCall, { tool, input, via, problem }: CallTarget
   const head = isMcp
     ? `"mcp_server_name":${JSON.stringify(tool.server)},${named}`
     : `${named},${where}${reached}`;
-  const isAllowed = tool?.policy === "always_allow";
-  const verdict = isRefused
-    ? `"evaluated_permission":"deny"`
-    : `"evaluated_permission":"${isAllowed ? "allow" : "ask"}","evaluation":{"type":"${tool?.policy}"}${
-        isAllowed ? "" : termsText(tool?.answerTerms, true)
-      }`;
+  const verdict =
+    isRefused || tool === undefined
+      ? `"evaluated_permission":"deny"`
+      : evaluationText(tool.policy, judged) +
+        (isAsked(tool.policy, judged) ? termsText(tool.answerTerms, true) : "");
   const type = isMcp ? "agent.mcp_tool_use" : "agent.tool_use";
   return rawEvent(call.eventId, type, `{${head},"input":${input},${verdict}}`, internal);
 }

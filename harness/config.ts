@@ -27,6 +27,10 @@ export const harnessSettings = defineSettings({
     parse: text({ maxChars: 256 }),
     help: "Id of the model for agents that name none; by default claude-opus-5-5.",
   },
+  TENDON_AUTO_POLICY_MODEL: {
+    parse: text({ maxChars: 256 }),
+    help: "Id of the model that judges calls whose permission policy is auto; by default the agent's own.",
+  },
   ANTHROPIC_API_KEY: {
     parse: text(),
     secret: true,

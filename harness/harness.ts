@@ -10,6 +10,7 @@ import type { Lease } from "./lease.ts";
 import type { Loop } from "./loops/loop.ts";
 import { DEFAULT_LOOP } from "./loops/registry.ts";
 import { createSendToProxy } from "./mcp-client/proxy-request.ts";
+import type { CallJudge } from "./permission/call-judge.ts";
 import { Runner, type RunnerSettings } from "./runner.ts";
 import type { ServerClients } from "./server-clients.ts";
 import { type Release, WorkStream } from "./work-stream.ts";
@@ -23,6 +24,8 @@ export interface HarnessOptions {
   readonly modelSource: "api" | "gateway" | "demo";
   readonly build: string;
   readonly settings: RunnerSettings;
+  /** Judges calls whose policy is `auto`; not set: they are held for clients. */
+  readonly judge?: CallJudge;
   /** Time for running requests to end when the harness stops. */
   readonly drainMs: number;
   readonly clock: Clock;
@@ -98,7 +101,7 @@ export class Harness implements Service {
   }
 
   private assigned(assignment: Assignment, lease: Lease): void {
-    const { server, loops, settings, clock, tracing = NO_TRACING } = this.options;
+    const { server, loops, settings, judge, clock, tracing = NO_TRACING } = this.options;
     const log = this.options.log.child({ sessionId: lease.sessionId });
     if (this.stopped !== undefined) {
       this.work.release(lease, { reason: ReleaseReason.DRAINING });
@@ -121,6 +124,7 @@ export class Harness implements Service {
       server,
       work,
       settings,
+      judge,
       clock,
       log,
       tracing,

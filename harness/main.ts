@@ -18,9 +18,11 @@ import { childEnvironment, type HarnessConfig, harnessSettings, readConfig } fro
 import { Harness } from "./harness.ts";
 import { ModelClient } from "./loops/claude/model-client.ts";
 import { createModelFetch } from "./loops/claude/model-fetch.ts";
+import { createTextModel } from "./loops/claude/text-requests.ts";
 import { readProgramTable } from "./loops/external/program-table.ts";
 import { createLoops, type LoopsOptions } from "./loops/registry.ts";
 import { type ModelSource, openModelSource } from "./model-source.ts";
+import { CallJudge } from "./permission/call-judge.ts";
 
 const NAME = "tendon-harness";
 const OPTIONS = ["--print-config", "--help", "--version"];
@@ -93,6 +95,12 @@ class HarnessProgram implements Service {
         },
         maxRounds: MAX_ROUNDS,
       },
+      judge: new CallJudge({
+        model: createTextModel(client, source.defaultModel),
+        modelId: config.TENDON_AUTO_POLICY_MODEL,
+        clock: systemClock,
+        retryMs: config.TENDON_MODEL_RETRY_FIRST_MS,
+      }),
       clock: systemClock,
       log,
       tracing,

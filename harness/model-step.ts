@@ -19,11 +19,12 @@ import {
 import { spentBudget } from "./budget.ts";
 import type { Lease } from "./lease.ts";
 import type { LogWriter } from "./log-writer.ts";
-import type { Loop, LoopOutcome } from "./loops/loop.ts";
+import type { Loop, LoopOutcome, ProposedResponse } from "./loops/loop.ts";
 import type { McpServers } from "./mcp-client/mcp-servers.ts";
 import { listedEvents } from "./mcp-client/mcp-tool-events.ts";
 import { withMemoryNote } from "./memory-note.ts";
 import type { NextStep } from "./next-step.ts";
+import type { AnswerPermission } from "./permission/answer-permission.ts";
 import type { PreviewFeed } from "./preview-feed.ts";
 import { withRepositoryNote } from "./repository-note.ts";
 import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
@@ -49,6 +50,7 @@ export interface ModelStepOptions {
   readonly tools: SessionTools;
   readonly mcp: McpServers;
   readonly speculation: SpeculativeHands;
+  readonly permission: AnswerPermission;
   readonly feed: PreviewFeed;
   readonly trace: TurnTrace;
   readonly settings: ModelStepSettings;
@@ -96,10 +98,7 @@ export class ModelStep {
     );
     feed.flush();
     if (outcome === undefined) return;
-    if (outcome.kind === "response") {
-      const { catalogue } = this.options.tools;
-      return writer.append(responseEvents(outcome.response, spanId, catalogue, this.model, this.newId));
-    }
+    if (outcome.kind === "response") return this.keep(outcome.response, spanId);
     const { failure } = outcome;
     const attemptMs = clock.monotonicMs() - startedMs;
     const verdict = retryVerdict(failure, trouble, attemptMs, settings.retry, Math.random);
@@ -107,6 +106,15 @@ export class ModelStep {
     if (verdict.kind === "retry") {
       await this.untilInterrupted(this.options.leaving, (signal) => clock.sleep(verdict.waitMs, signal));
     }
+  }
+
+  /** Which of its calls may run is in the log with the calls themselves, and so before anything runs. */
+  private async keep(response: ProposedResponse, spanId: string): Promise<void> {
+    const { permission, tools, writer } = this.options;
+    const judged = await permission.judge(response, spanId);
+    const { verdicts } = judged;
+    const events = responseEvents(response, spanId, tools.catalogue, this.model, this.newId, verdicts);
+    await writer.append([...judged.events, ...events]);
   }
 
   private get model(): string {

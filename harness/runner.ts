@@ -36,6 +36,8 @@ import { McpServers } from "./mcp-client/mcp-servers.ts";
 import type { SendToProxy } from "./mcp-client/proxy-request.ts";
 import { ModelStep, type ModelStepSettings } from "./model-step.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
+import { AnswerPermission } from "./permission/answer-permission.ts";
+import type { CallJudge } from "./permission/call-judge.ts";
 import { PreviewFeed } from "./preview-feed.ts";
 import { ServerCalls } from "./server-calls.ts";
 import type { ServerClients } from "./server-clients.ts";
@@ -58,6 +60,7 @@ export interface RunnerOptions {
   readonly server: ServerClients;
   readonly work: Pick<WorkStream, "preview">;
   readonly settings: RunnerSettings;
+  readonly judge: CallJudge | undefined;
   readonly clock: Clock;
   readonly log: Logger;
   readonly tracing: Tracing;
@@ -142,11 +145,13 @@ export class Runner {
   }
 
   private createModelStep(tools: SessionTools, mcp: McpServers): ModelStep {
-    const { assignment, server, loop, lease, settings, clock, log, draining } = this.options;
+    const { assignment, server, loop, lease, settings, judge, clock, log, draining } = this.options;
     const { view, writer, feed, trace } = this;
     const { catalogue } = tools;
+    const session = assignment.session!;
+    const agent = session.agent!;
     return new ModelStep({
-      session: assignment.session!,
+      session,
       loop,
       lease,
       view,
@@ -154,6 +159,7 @@ export class Runner {
       tools,
       mcp,
       speculation: new SpeculativeHands({ hands: server.hands, lease, view, catalogue, log }),
+      permission: new AnswerPermission({ judge, agent, lease, view, writer, tools, trace, draining }),
       feed,
       trace,
       settings,

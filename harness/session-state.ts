@@ -196,6 +196,13 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "agent.tool_result": answer,
   "agent.mcp_tool_result": answer,
   "brain.inputs_consumed": consume,
+  // What a model that judged a call has used.
+  "brain.call_judged": (state, event) => {
+    const payload = payloadOf(event);
+    if (!isObject(payload.model_usage)) return;
+    state.modelRequests += 1;
+    addUsage(state, payload);
+  },
   "brain.context_changed": (state, event) => {
     if (payloadOf(event).change === "compacted") state.compactions += 1;
   },
@@ -308,9 +315,7 @@ function endSpan(state: SessionState, event: Event): void {
   const payload = payloadOf(event);
   const internal = parseObject(event.internal);
   state.openSpanId = undefined;
-  addUsage(state, payload.model_usage);
-  if (payload.list_cost === null) state.unpricedRequests += 1;
-  else if (isObject(payload.list_cost)) state.listCostNanoUsd += countOf(payload.list_cost.nano_usd);
+  addUsage(state, payload);
   if (payload.is_error === true) {
     const failure = isObject(internal.failure) ? internal.failure : {};
     // A request that died with its holder says nothing about the model.
@@ -334,7 +339,9 @@ function endSpan(state: SessionState, event: Event): void {
   state.refusal = stop === "refusal" && isObject(internal.refusal) ? internal.refusal : undefined;
 }
 
-function addUsage(state: SessionState, reported: unknown): void {
+function addUsage(state: SessionState, { model_usage: reported, list_cost: cost }: Json): void {
+  if (cost === null) state.unpricedRequests += 1;
+  else if (isObject(cost)) state.listCostNanoUsd += countOf(cost.nano_usd);
   const usage = isObject(reported) ? reported : {};
   state.usage = {
     inputTokens: state.usage.inputTokens + countOf(usage.input_tokens),

@@ -82,6 +82,22 @@ export class TurnTrace {
     }
   }
 
+  /** Models that are asked whether calls of one answer may run. */
+  async judging(model: string, calls: number, run: () => Promise<void>): Promise<void> {
+    const attributes = {
+      "gen_ai.operation.name": "chat",
+      "gen_ai.request.model": model,
+      "tendon.purpose": "permission",
+      "tendon.judged_calls": calls,
+    };
+    const span = this.start("model request", { kind: "client", attributes });
+    try {
+      await run();
+    } finally {
+      span.end();
+    }
+  }
+
   /** A call that a hand or an MCP server runs; `run` gets headers for whoever is asked to. */
   async sentCall<T>(
     call: OpenCall,

@@ -79,8 +79,14 @@ export class TimelineFold {
       case "span.model_request_end": {
         const failure = payload.is_error === true ? (originOf(payload.failure) ?? UNKNOWN) : undefined;
         this.close(`span ${stringOf(payload.model_request_start_id)}`, event, failure);
+        this.close("judging", event, failure);
         return;
       }
+      case "brain.judging_began":
+        // The answer is whole by then, and becomes part of the log with the verdicts.
+        this.close(`span ${stringOf(payload.model_request_start_id)}`, event);
+        this.begin("judging", event, "model", `${nameOf(payload.model, "model")} judges calls`);
+        return;
       case "agent.tool_use":
       case "agent.custom_tool_use":
       case "agent.mcp_tool_use":

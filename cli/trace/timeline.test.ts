@@ -64,6 +64,23 @@ describe("a session's timeline", () => {
     ]);
   });
 
+  test("has a step for the judging of calls, apart from the answer that holds them", () => {
+    const { steps } = timelineOf(
+      log(
+        [0, "span.model_request_start", { model: "claude-x", turn: 1 }],
+        [700, "brain.judging_began", { model: "claude-y", model_request_start_id: "sevt_1" }],
+        [200, "brain.call_judged", { tool_use_id: "sevt_4" }],
+        [0, "agent.tool_use", { name: "bash", input: {}, evaluated_permission: "ask" }],
+        [0, "span.model_request_end", { model_request_start_id: "sevt_1", is_error: false }],
+      ),
+    );
+    const ofModels = steps.filter(({ part }) => part === "model");
+    expect(ofModels.map(({ what, startMs, endMs = Number.NaN }) => [what, endMs - startMs])).toEqual([
+      ["claude-x", 700],
+      ["claude-y judges calls", 200],
+    ]);
+  });
+
   test("has a step for what each part did, and the gap where nothing happened", () => {
     const { turns, steps, gaps } = timelineOf(ONE_CALL);
     expect(turns).toMatchObject([{ turn: 1, traceId: TRACE, stopReason: "end_turn" }]);

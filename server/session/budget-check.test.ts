@@ -58,13 +58,12 @@ describe("a budget", () => {
     const event = (type: string) => ({ id: "", type, threadId: "", payload: "{}", internal: undefined });
     await checkBudget(budgets, "sesn_1", [event("agent.message"), event("span.model_request_end")]);
     expect(looks).toBe(0);
-    const begins = checkBudget(budgets, "sesn_1", [
-      event("session.status_running"),
-      event("span.model_request_start"),
-    ]);
-    await expect(begins).rejects.toMatchObject({
-      reason: "BUDGET_REACHED",
-      metadata: { limit: "max_turns", used: "7", allowed: "1" },
-    });
+    for (const type of ["span.model_request_start", "brain.judging_began"]) {
+      const begins = checkBudget(budgets, "sesn_1", [event("session.status_running"), event(type)]);
+      await expect(begins).rejects.toMatchObject({
+        reason: "BUDGET_REACHED",
+        metadata: { limit: "max_turns", used: "7", allowed: "1" },
+      });
+    }
   });
 });

@@ -6,18 +6,20 @@ import type { BudgetStanding, BudgetStore } from "../store/budgets.ts";
 import type { NewEvent } from "../store/events.ts";
 
 const NANO_USD_PER_CENT = 10_000_000n;
+/** A model is about to be asked: for the talk, or whether calls may run. */
+const ASKS: ReadonlySet<string> = new Set(["span.model_request_start", "brain.judging_began"]);
 
 /**
  * Throws BUDGET_REACHED (metadata `limit`, `used`, `allowed`) for events that begin a request of a tree whose budget is
- * spent. What was let through may end after others have spent the rest: so a tree spends at most its budget and one request for
- * each thread that works.
+ * spent. What was let through may end after others have spent the rest: so a tree spends at most its budget, and for each thread
+ * that works one request or the judging of one answer's calls.
  */
 export async function checkBudget(
   budgets: BudgetStore,
   sessionId: string,
   events: readonly NewEvent[],
 ): Promise<void> {
-  if (!events.some(({ type }) => type === "span.model_request_start")) return;
+  if (!events.some(({ type }) => ASKS.has(type))) return;
   const standing = await budgets.standing(sessionId);
   const spent = standing && spentLimit(standing);
   if (spent === undefined) return;

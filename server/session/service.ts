@@ -42,6 +42,7 @@ import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
 import type { ThreadStore } from "../store/threads.ts";
 import type { WorkStore } from "../store/work.ts";
+import { changedAgent } from "./agent-change.ts";
 import { appendClientEvents } from "./append-client-events.ts";
 import { checkBudget } from "./budget-check.ts";
 import { ByteBudget } from "./byte-budget.ts";
@@ -123,13 +124,15 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {
-    const { sessionId, title, metadata, budget } = request;
+    const { sessionId, title, metadata, budget, agent } = request;
     await this.checkPlace(sessionId, context);
     if (budget !== undefined && isId("thread", sessionId)) {
       throw invalidField("budget", "a thread has none of its own: the session at its root has it");
     }
     checkTexts({ title, metadata });
-    const change = { sessionId, title, metadata, budget: budget && budgetText(budget) };
+    const changed =
+      agent && (await changedAgent(this.deps.agentRules, await this.find(sessionId, context), agent));
+    const change = { sessionId, title, metadata, budget: budget && budgetText(budget), agent: changed };
     return this.changed(await this.deps.sessions.update(change));
   }
 

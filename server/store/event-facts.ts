@@ -96,6 +96,9 @@ export function factsOf(
   if (type === "session.updated")
     return byServer && objectOf(event.payload).budget !== undefined ? WORK : NOTHING;
   if (type === "span.model_request_end") return { ...NOTHING, fold: usageOf(event.payload) };
+  // Calls that no model was asked about cost nothing.
+  if (type === "brain.call_judged" && event.payload.includes('"model_usage"'))
+    return { ...NOTHING, fold: usageOf(event.payload) };
   if (type === "brain.inputs_consumed") {
     const ids = objectOf(event.payload).event_ids;
     const consumed = Array.isArray(ids) ? ids.filter((id): id is string => textOf(id) !== undefined) : [];

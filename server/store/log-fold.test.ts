@@ -28,6 +28,21 @@ test("status, time and usage are what appending the events would have left", () 
   expect(fold).toMatchObject({ modelRequests: 2, tokens: [6, 4, 2, 0] });
 });
 
+test("what models used that judged calls is counted with the rest, and calls that none was asked about are not", () => {
+  const verdict = { tool_use_id: "sevt_1", evaluated_permission: { type: "allow" } };
+  const fold = folded(
+    ["brain.call_judged", { ...verdict, ...usage, list_cost: { nano_usd: 7 } }],
+    ["brain.call_judged", { ...verdict, ...usage, list_cost: null }],
+    ["brain.call_judged", { ...verdict, why: "too large" }],
+  );
+  expect(fold).toMatchObject({
+    modelRequests: 2,
+    tokens: [6, 4, 2, 0],
+    listCostNanoUsd: 7,
+    unpricedRequests: 1,
+  });
+});
+
 test("a fork begins at rest and owes nothing of what its origin had used", () => {
   const fold = folded(
     ["session.status_running"],

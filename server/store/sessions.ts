@@ -10,7 +10,7 @@ import type { RequestIdClaim } from "./request-ids.ts";
 export interface SessionRecord {
   readonly sessionId: string;
   readonly workspaceId: string;
-  /** The agent as it was when the session was made: JSON text of an Agent. */
+  /** The agent as it was when the session was made, with the tools that it has now: JSON text of an Agent. */
   readonly agent: string;
   readonly environmentId: string;
   readonly slotEnvironmentIds: Readonly<Record<string, string>>;
@@ -134,13 +134,15 @@ export interface SessionStore {
   list(query: SessionList): Promise<SessionPage>;
   /**
    * Sets what is given; an empty metadata value deletes its key. One `session.updated` with what changed, none when
-   * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata.
+   * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata, SESSION_RUNNING for another
+   * agent while a brain may work with the old one.
    */
   update(change: {
     sessionId: string;
     title: string | undefined;
     metadata: Readonly<Record<string, string>>;
     budget: string | undefined;
+    agent?: string | undefined;
   }): Promise<ChangedSession>;
   /**
    * Ends the session for good: calls that are open get a result that says `openCallText`, then

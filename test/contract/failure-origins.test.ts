@@ -6,11 +6,12 @@ import { describe, expect, test } from "vitest";
 import { notStarted, resultOfTool, unknownOutcome } from "../../hand-agent/execution-results.ts";
 import { errorResult as toolError } from "../../hand-agent/result.ts";
 import * as brain from "../../harness/brain-events.ts";
-import type { ModelFailure } from "../../harness/loops/loop.ts";
+import { type ModelFailure, NO_USAGE } from "../../harness/loops/loop.ts";
 import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
 import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
+import { type CallVerdict, HIGH_RISK, NOT_JUDGED } from "../../harness/permission/call-verdict.ts";
 import { newSessionState } from "../../harness/session-state.ts";
-import { toolCatalogue } from "../../harness/tool-catalogue.ts";
+import { type CatalogueTool, toolCatalogue } from "../../harness/tool-catalogue.ts";
 import { HandFileSchema, RepositoryOutcomeSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import { ExecutionOutcome, ExecutionResultSchema } from "../../proto/gen/tendon/v1/hand_pb.js";
 import * as callFailures from "../../server/hand/call-failures.ts";
@@ -80,6 +81,23 @@ function invalidCall(): Told[] {
   return brain.responseEvents(response, "sevt_span", toolCatalogue(undefined, []), "m", newId);
 }
 
+function judgedCall(verdict: CallVerdict): Told[] {
+  const call = {
+    kind: "call" as const,
+    eventId: "sevt_judged",
+    modelName: "note",
+    inputText: "{}",
+    problem: undefined,
+    blocks: [],
+  };
+  const stop = { kind: "done" as const, reason: "tool_use" };
+  const response = { events: [call], stop, usage: NO_USAGE };
+  const tool = { modelName: "note", kind: "hand", name: "note", slot: "", policy: "auto" } as CatalogueTool;
+  const catalogue = { offered: [tool], find: () => tool, reach: () => undefined };
+  const verdicts = new Map([[call.eventId, verdict]]);
+  return brain.responseEvents(response, "sevt_span", catalogue, "m", newId, verdicts);
+}
+
 const overdue = () =>
   verdictsFor({
     calls: [
@@ -112,6 +130,8 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
   ],
   "harness/brain-events.ts": [
     ["a call that the model made up", invalidCall, ["model INVALID_TOOL_CALL"]],
+    ["a call that was judged too risky", () => judgedCall(HIGH_RISK), ["model HIGH_RISK"]],
+    ["a call that could not be judged", () => judgedCall(NOT_JUDGED), ["model NOT_JUDGED"]],
     [
       "a call that an interrupt ended",
       () => [brain.errorResult(newId(), { eventId: "sevt_c", kind: "hand" }, "no", brain.INTERRUPTED)],

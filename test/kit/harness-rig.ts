@@ -3,8 +3,10 @@
 import { Harness, type HarnessOptions } from "../../harness/harness.ts";
 import { ModelClient } from "../../harness/loops/claude/model-client.ts";
 import { createModelFetch } from "../../harness/loops/claude/model-fetch.ts";
+import { createTextModel } from "../../harness/loops/claude/text-requests.ts";
 import type { Loop } from "../../harness/loops/loop.ts";
 import { createLoops } from "../../harness/loops/registry.ts";
+import { CallJudge } from "../../harness/permission/call-judge.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import type { AgentSpec } from "../../proto/gen/tendon/v1/agent_pb.js";
@@ -45,6 +47,8 @@ export interface Rig {
   stop(): Promise<void>;
 }
 
+/** Who judges calls with the policy `auto`, so that tests can tell these requests from a session's own. */
+export const JUDGING_MODEL = "claude-judge";
 /** Quick, and for longer than a busy machine takes for what a test does: how often is asked is not a question of time. */
 const FAST_RETRY = { firstMs: 5, maxMs: 20, totalMs: 60_000 };
 
@@ -77,6 +81,12 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
       log: createLogger("harness", "silent"),
       ...options.harness,
       settings: { modelTimeoutMs: 60_000, retry: FAST_RETRY, maxRounds: 1_000, ...options.settings },
+      judge: new CallJudge({
+        model: createTextModel(client, "claude-test"),
+        modelId: JUDGING_MODEL,
+        clock: systemClock,
+        retryMs: FAST_RETRY.firstMs,
+      }),
     });
     await harness.start();
     await eventually(() => harness.isConnected);

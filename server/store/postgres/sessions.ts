@@ -285,15 +285,26 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   const title = change.title ?? session.title;
   const metadata = mergeMetadata(session.metadata, change.metadata);
   const budget = change.budget ?? session.budget;
+  const agent = change.agent ?? session.agent;
+  if (agent !== session.agent && (await isRunning(transaction, session))) {
+    throw new TendonError(
+      "SESSION_RUNNING",
+      `the session "${session.sessionId}" is running: its agent cannot be changed`,
+      {
+        session_id: session.sessionId,
+      },
+    );
+  }
   const changed = {
     ...(title !== session.title && { title }),
     ...(JSON.stringify(metadata) !== JSON.stringify(session.metadata) && { metadata }),
     ...(budget !== session.budget && { budget: JSON.parse(budget) as unknown }),
+    ...(agent !== session.agent && { agent: JSON.parse(agent) as unknown }),
   };
   if (Object.keys(changed).length === 0) return { session, appended: undefined };
   await transaction.query(
-    "update sessions set title = $2, metadata = $3, budget = $4 where session_id = $1",
-    [session.sessionId, title, JSON.stringify(metadata), budget],
+    "update sessions set title = $2, metadata = $3, budget = $4, agent = $5 where session_id = $1",
+    [session.sessionId, title, JSON.stringify(metadata), budget, agent],
   );
   const appended = await appendAsServer(transaction, session.sessionId, [
     ownEvent("session.updated", JSON.stringify(changed)),

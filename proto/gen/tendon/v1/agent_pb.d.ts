@@ -548,7 +548,7 @@ export declare type ToolPolicy = Message<"tendon.v1.ToolPolicy"> & {
   permission: Permission;
 
   /**
-   * With always ask: milliseconds that a client has to answer, from the moment at which the session is idle and says that
+   * Where a client is asked: milliseconds that it has to answer, from the moment at which the session is idle and says that
    * it waits, at most 30 days. 0 means as the toolset's default policy says, and there for ever. Acted on within seconds.
    *
    * @generated from field: int64 answer_timeout_ms = 3;
@@ -767,7 +767,8 @@ export enum Permission {
   ALWAYS_ASK = 2,
 
   /**
-   * A model judges each call.
+   * A model judges each call: it runs, is refused, or waits for a client. What cannot be judged waits, too; only where the
+   * budget is spent, or the model's provider wants money, it is refused.
    *
    * @generated from enum value: PERMISSION_AUTO = 3;
    */

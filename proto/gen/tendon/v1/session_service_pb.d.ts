@@ -6,7 +6,7 @@ import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobu
 import type { Message } from "@bufbuild/protobuf";
 import type { Checkpoint, Event, EventInput, EventReceipt, LeaseProof, Preview } from "./event_pb.js";
 import type { Budget, Session, SessionResourceInput, SessionStatus } from "./session_pb.js";
-import type { AgentSpec } from "./agent_pb.js";
+import type { AgentSpec, McpServer, Tool } from "./agent_pb.js";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
@@ -322,6 +322,13 @@ export declare type UpdateSessionRequest = Message<"tendon.v1.UpdateSessionReque
    * @generated from field: tendon.v1.Budget budget = 4;
    */
   budget?: Budget | undefined;
+
+  /**
+   * New tools of its agent; unset keeps them. Only while the session is idle.
+   *
+   * @generated from field: tendon.v1.AgentChange agent = 5;
+   */
+  agent?: AgentChange | undefined;
 };
 
 /**
@@ -329,6 +336,34 @@ export declare type UpdateSessionRequest = Message<"tendon.v1.UpdateSessionReque
  * Use `create(UpdateSessionRequestSchema)` to create a new message.
  */
 export declare const UpdateSessionRequestSchema: GenMessage<UpdateSessionRequest>;
+
+/**
+ * What a session may change of its agent, for itself alone and from its next turn on. Both lists stand in place of those
+ * that it had; its hands keep the environments that they were given.
+ *
+ * @generated from message tendon.v1.AgentChange
+ */
+export declare type AgentChange = Message<"tendon.v1.AgentChange"> & {
+  /**
+   * Tools, as in AgentSpec.
+   *
+   * @generated from field: repeated tendon.v1.Tool tools = 1;
+   */
+  tools: Tool[];
+
+  /**
+   * MCP servers, as in AgentSpec.
+   *
+   * @generated from field: repeated tendon.v1.McpServer mcp_servers = 2;
+   */
+  mcpServers: McpServer[];
+};
+
+/**
+ * Describes the message tendon.v1.AgentChange.
+ * Use `create(AgentChangeSchema)` to create a new message.
+ */
+export declare const AgentChangeSchema: GenMessage<AgentChange>;
 
 /**
  * The changed session.
@@ -1337,11 +1372,11 @@ export declare const SessionService: GenService<{
     output: typeof ListSessionsResponseSchema;
   },
   /**
-   * Changes title, metadata or budget; a `session.updated` event names what changed.
+   * Changes title, metadata, budget or its agent's tools; a `session.updated` event names what changed.
    *
    * Effect: the named fields, and one event unless nothing changed.
    * Idempotency: setting the same values again changes nothing.
-   * Fails: NOT_FOUND, SESSION_ARCHIVED.
+   * Fails: NOT_FOUND, SESSION_ARCHIVED; with `agent` SESSION_RUNNING, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.UpdateSession

@@ -2,6 +2,7 @@
 import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
 import { membersOf, objectText } from "../../../../kit/json-slices.ts";
 import type { Event } from "../../../../proto/gen/tendon/v1/event_pb.js";
+import { updatedText } from "./updated-text.ts";
 
 /** Stands beside a payload, and is not part of it. */
 export const BESIDE: ReadonlySet<string> = new Set(["id", "type", "processed_at"]);
@@ -33,7 +34,7 @@ export function eventText(event: Event, payload = event.payload): string {
     `"processed_at":${time === undefined ? "null" : JSON.stringify(timestampDate(time).toISOString())}`,
     ...(event.threadId === "" ? [] : [`"session_thread_id":${JSON.stringify(event.threadId)}`]),
   ];
-  const members = membersText(payload);
+  const members = membersText(event.type === "session.updated" ? updatedText(payload) : payload);
   return `{${beside.join(",")}${members === "" ? "" : `,${members}`}}`;
 }
 

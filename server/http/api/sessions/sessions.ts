@@ -8,6 +8,7 @@ import type { Session } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import { overriddenSpec } from "../agents/agent-input.ts";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
+import { type Fields, fieldsOf } from "../fields.ts";
 import { flagOf, limitOf, pageOf, rangeOf, valuesOf } from "../list-query.ts";
 import { metadataPatch } from "../metadata.ts";
 import { agentChoice, budgetOf, newSessionRequest } from "./session-input.ts";
@@ -89,15 +90,24 @@ export function orderOf(query: URLSearchParams): "asc" | "desc" | undefined {
 
 async function updateSession({ services, params, body: { fields } }: ApiCall, json: Json) {
   fields.only("title", "metadata", "budget", "agent", "vault_ids");
-  for (const name of ["vault_ids", "agent"]) {
-    if (fields.has(name)) throw invalidField(name, "cannot be changed");
-  }
-  const budget = fields.object("budget");
+  if (fields.has("vault_ids")) throw invalidField("vault_ids", "cannot be changed");
+  const agent = fields.object("agent");
+  // Null takes it away.
+  const budget = fields.value.budget === null ? fieldsOf({}, "budget") : fields.object("budget");
   const request = {
     sessionId: params.session_id!,
     metadata: metadataPatch(fields),
     ...(fields.has("title") && { title: fields.text("title") ?? "" }),
     ...(budget && { budget: budgetOf(budget) }),
+    ...(agent && { agent: await agentChange(services, params.session_id!, agent) }),
   };
   return json((await services.call(method.updateSession, request)).session);
+}
+
+/** What is not said of tools and servers stays as the session has it. */
+async function agentChange(services: ApiCall["services"], sessionId: string, fields: Fields) {
+  fields.only("tools", "mcp_servers");
+  const { session } = await services.call(method.getSession, { sessionId });
+  const { tools, mcpServers } = overriddenSpec(session!.agent!.spec!, fields);
+  return { tools, mcpServers };
 }
