@@ -93,6 +93,24 @@ describe("the demo's plan", () => {
     expect(finalText(writeOnly)).toContain("offers no `read` tool");
   });
 
+  it("calls any tool by its whole name and repeats the answer", () => {
+    const ask = `call: mcp__notes__add {"text": "a b", "n": [1]}\ncall: mcp__notes__list`;
+    const tools = ["mcp__notes__add", "mcp__notes__list"];
+    const responses = play(ask, [["added"], ["", false]], tools);
+    expect(responses[0]!.slice(1)).toEqual([
+      { type: "tool_use", name: "mcp__notes__add", input: { text: "a b", n: [1] } },
+      { type: "tool_use", name: "mcp__notes__list", input: {} },
+    ]);
+    expect(finalText(responses)).toBe(
+      "`mcp__notes__add` answered:\nadded\n\n`mcp__notes__list` answered nothing.",
+    );
+  });
+
+  it("says of a call what is wrong with it", () => {
+    expect(finalText(play("call: nonesuch {}", []))).toContain("offers no `nonesuch` tool");
+    expect(finalText(play("call: bash [1]", []))).toContain("What follows `call: bash` is no JSON object");
+  });
+
   it("looks only at the user's last words and what was called since", () => {
     const messages: RequestMessage[] = [
       user("run: old"),
@@ -133,6 +151,11 @@ describe("the demo's grammar", () => {
     ["RUN :  ls -l  ", [{ kind: "run", command: "ls -l" }]],
     ["run: a && b", [{ kind: "run", command: "a && b" }]],
     ["write: a =", [{ kind: "write", path: "a", content: "" }]],
+    ["call:", []],
+    [`call: t__u {"a": 1}`, [{ kind: "call", tool: "t__u", input: { a: 1 } }]],
+    [`Call: t{"a":{}}`, [{ kind: "call", tool: "t", input: { a: {} } }]],
+    ["call: t", [{ kind: "call", tool: "t", input: {} }]],
+    ["call: t {a}", [{ kind: "call", tool: "t", input: undefined }]],
   ])("reads %j", (line, directives) => {
     expect(parseDirectives(line)).toEqual(directives);
   });

@@ -52,7 +52,7 @@ interface Turn {
 }
 
 /**
- * The next response to `messages`, using whichever of `bash`, `read` and `write` are among `toolNames`.
+ * The next response to `messages`, using whichever of the tools that were asked for are among `toolNames`.
  * `notice` opens the first answer of a conversation and every explanation; an empty one is left out.
  */
 export function plan(
@@ -65,7 +65,7 @@ export function plan(
   const opening = turn.isFirstAnswer && notice !== "" ? [notice] : [];
   if (directives.length === 0) return [text(notice === "" ? [GRAMMAR_HELP] : [notice, GRAMMAR_HELP])];
 
-  const offered = (call: Call) => toolNames.includes(call.name);
+  const offered = (call: Call) => toolNames.includes(call.name) && !isBroken(call);
   const first = directives.map(firstCall).filter(offered);
   const done = turn.outcomes.slice(0, first.length);
   const second = first.filter((_, i) => done[i]?.isError === false).flatMap(readBack);
@@ -107,7 +107,13 @@ function firstCall(directive: Directive): Call {
         name: "write",
         input: { file_path: directive.path, content: directive.content },
       };
+    case "call":
+      return { directive, name: directive.tool, input: directive.input ?? {} };
   }
+}
+
+function isBroken({ directive }: Call): boolean {
+  return directive.kind === "call" && directive.input === undefined;
 }
 
 function readBack({ directive }: Call): Call[] {
@@ -115,13 +121,16 @@ function readBack({ directive }: Call): Call[] {
 }
 
 function subject({ name, directive }: Call): string {
-  return directive.kind === "run" ? `\`${directive.command}\`` : `${name} of ${directive.path}`;
+  if (directive.kind === "run") return `\`${directive.command}\``;
+  return directive.kind === "call" ? `\`${name}\`` : `${name} of ${directive.path}`;
 }
 
 function report(call: Call, outcome: Outcome | undefined): string {
   if (!outcome) return `${subject(call)}: there is no result.`;
   const said = shorten(outcome.text);
   if (outcome.isError) return said === "" ? `${subject(call)} failed.` : `${subject(call)} failed:\n${said}`;
+  if (call.directive.kind === "call")
+    return said === "" ? `${subject(call)} answered nothing.` : `${subject(call)} answered:\n${said}`;
   if (call.name === "read")
     return said === "" ? `${call.input.file_path} is empty.` : `${call.input.file_path} contains:\n${said}`;
   if (call.name === "write") return `Wrote ${call.input.file_path}.`;
@@ -129,6 +138,7 @@ function report(call: Call, outcome: Outcome | undefined): string {
 }
 
 function reportMissing(call: Call): string {
+  if (isBroken(call)) return `What follows \`call: ${call.name}\` is no JSON object, so I left it out.`;
   return `This agent offers no \`${call.name}\` tool, so I left out: ${subject(call)}.`;
 }
 
