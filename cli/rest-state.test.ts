@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { outcomeIdOf } from "../kit/ids.ts";
 import { RestState } from "./rest-state.ts";
 
 /** Why a session rests after these events, each with the id `e<n>`; undefined while it goes on. */
@@ -47,6 +48,15 @@ describe("a session that makes threads", () => {
 
   it("rests when the budget is spent, with whatever waits", () => {
     expect(reasonAfter([["user.message"], idle("budget_reached")])).toBe("budget_reached");
+  });
+});
+
+describe("a session with an outcome", () => {
+  it("does not rest while the outcome waits for a brain, and does once that was interrupted", () => {
+    const defined: [string] = ["user.define_outcome"];
+    const ended: [string, object] = ["span.outcome_evaluation_end", { outcome_id: outcomeIdOf("e3") }];
+    expect(reasonAfter([running, idle("end_turn"), defined])).toBeUndefined();
+    expect(reasonAfter([running, idle("end_turn"), defined, ended])).toBe("end_turn");
   });
 });
 

@@ -2,6 +2,7 @@
  * Whether a session rests: its newest word is that it is idle, and nothing waits that asks for a brain. An idle event alone
  * does not say so: a message that was queued during the turn starts the next one.
  */
+import { outcomeIdOf } from "../kit/ids.ts";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { consumedIds, objectOf, payloadOf, stopReasonOf, stringOf } from "./event-payload.ts";
 
@@ -10,6 +11,8 @@ type Seen = Pick<Event, "id" | "type" | "payload" | "threadId">;
 /** Types that the state is folded from. */
 export const REST_TYPES: readonly string[] = [
   "user.message",
+  "user.define_outcome",
+  "span.outcome_evaluation_end",
   "user.interrupt",
   "user.tool_confirmation",
   "user.custom_tool_result",
@@ -42,8 +45,12 @@ export class RestState {
     if (event.threadId !== "") return;
     switch (event.type) {
       case "user.message":
+      case "user.define_outcome":
       case "agent.thread_message_received":
         this.hear(event);
+        break;
+      case "span.outcome_evaluation_end":
+        this.forgetOutcome(stringOf(payloadOf(event).outcome_id));
         break;
       case "user.interrupt":
         keep(this.interrupts, event.id);
@@ -87,8 +94,13 @@ export class RestState {
   }
 
   private hear(event: Seen): void {
-    if (event.type === "user.message" || payloadOf(event).from_parent === true) this.isHeld = false;
+    if (event.type.startsWith("user.") || payloadOf(event).from_parent === true) this.isHeld = false;
     if (!this.isHeld) keep(this.messages, event.id);
+  }
+
+  /** One that ends before a brain has taken it in waits for none any more. */
+  private forgetOutcome(outcomeId: string): void {
+    for (const id of this.messages) if (outcomeIdOf(id) === outcomeId) this.messages.delete(id);
   }
 
   private rest(event: Seen): void {

@@ -11,6 +11,17 @@ export function userInterrupt(): EventInput {
   return clientEvent("user.interrupt", "{}");
 }
 
+/** What the session is to reach, judged by the rubric. */
+export function defineOutcome(
+  description: string,
+  rubric: string,
+  maxIterations: number | undefined,
+): EventInput {
+  const limit = maxIterations === undefined ? {} : { max_iterations: maxIterations };
+  const payload = { description, rubric: { type: "text", content: rubric }, ...limit };
+  return clientEvent("user.define_outcome", JSON.stringify(payload));
+}
+
 /** `payload` is JSON text of one object. */
 export function clientEvent(type: string, payload: string, id = newId("event")): EventInput {
   return create(EventInputSchema, { id, type, payload });

@@ -267,14 +267,18 @@ export function failureEvents(
   const origin = modelOrigin(failure);
   const end = deadSpanEnd(newId(), spanId, origin, { ...failure, elapsedMs: verdict.elapsedMs, waitMs });
   const error: SessionFailure = { type: failure.type, message: failure.message, ...origin };
-  if (verdict.kind === "retry") {
-    return [
-      end,
-      errorEvent(newId(), error, "retrying", { retry_in_ms: waitMs }),
-      brainEvent(newId(), "session.status_rescheduled", { reason: origin }),
-    ];
-  }
+  if (verdict.kind === "retry") return [end, ...retryingEvents(failure, waitMs, newId)];
   return [end, ...exhaustedEvents(error, state, newId)];
+}
+
+/** A model failed, and is asked again. */
+export function retryingEvents(failure: ModelFailure, waitMs: number, newId: NewId): EventInput[] {
+  const origin = modelOrigin(failure);
+  const error: SessionFailure = { type: failure.type, message: failure.message, ...origin };
+  return [
+    errorEvent(newId(), error, "retrying", { retry_in_ms: waitMs }),
+    brainEvent(newId(), "session.status_rescheduled", { reason: origin }),
+  ];
 }
 
 /** What a loop does not say was the model's: `model_overloaded_error` → `MODEL_OVERLOADED`. */
@@ -353,7 +357,7 @@ export function idleEvents(
   return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];
 }
 
-function wireUsage(usage: ModelUsage) {
+export function wireUsage(usage: ModelUsage) {
   return {
     input_tokens: usage.inputTokens,
     output_tokens: usage.outputTokens,

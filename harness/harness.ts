@@ -13,11 +13,14 @@ import { createSendToProxy } from "./mcp-client/proxy-request.ts";
 import type { CallJudge } from "./permission/call-judge.ts";
 import { Runner, type RunnerSettings } from "./runner.ts";
 import type { ServerClients } from "./server-clients.ts";
+import type { TextModel } from "./text-model.ts";
 import { type Release, WorkStream } from "./work-stream.ts";
 
 export interface HarnessOptions {
   readonly server: ServerClients;
   readonly loops: ReadonlyMap<string, Loop>;
+  /** For what is asked beside the talk, whatever the loop. Not set: outcomes cannot be judged here, and sessions are told so. */
+  readonly textModel?: TextModel;
   /** Sessions at a time. */
   readonly capacity: number;
   /** Where model requests go, for people: never a key. */
@@ -101,7 +104,7 @@ export class Harness implements Service {
   }
 
   private assigned(assignment: Assignment, lease: Lease): void {
-    const { server, loops, settings, judge, clock, tracing = NO_TRACING } = this.options;
+    const { server, loops, textModel, settings, judge, clock, tracing = NO_TRACING } = this.options;
     const log = this.options.log.child({ sessionId: lease.sessionId });
     if (this.stopped !== undefined) {
       this.work.release(lease, { reason: ReleaseReason.DRAINING });
@@ -121,6 +124,7 @@ export class Harness implements Service {
       assignment,
       lease,
       loop,
+      textModel,
       server,
       work,
       settings,

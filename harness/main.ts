@@ -37,6 +37,8 @@ Usage: tendon harness [options]
 const DRAIN_MS = 4_000;
 /** Rounds of tool calls in one turn. */
 const MAX_ROUNDS = 1_000;
+/** Whoever waits for a verdict hears this often that it is being thought about. */
+const GRADING_HEARTBEAT_MS = 10_000;
 
 class HarnessProgram implements Service {
   readonly name = NAME;
@@ -82,6 +84,7 @@ class HarnessProgram implements Service {
         ...this.claudeCodeLoop(source),
         ...this.externalLoop(),
       }),
+      textModel: createTextModel(client, source.defaultModel),
       capacity: config.TENDON_HARNESS_CAPACITY,
       modelSource: source.kind,
       build: BUILD,
@@ -94,6 +97,7 @@ class HarnessProgram implements Service {
           totalMs: config.TENDON_MODEL_RETRY_TOTAL_MS,
         },
         maxRounds: MAX_ROUNDS,
+        gradingHeartbeatMs: GRADING_HEARTBEAT_MS,
       },
       judge: new CallJudge({
         model: createTextModel(client, source.defaultModel),

@@ -1,4 +1,5 @@
 /** What a brain has to do next, from what the log says. Pure: this is why any holder can go on from any prefix. */
+import { EVALUATION_END, type Evaluation, OUTCOME_DEFINED, type Outcome } from "./outcome/outcome-state.ts";
 import type { OpenCall, SessionState, WaitingInput } from "./session-state.ts";
 
 export interface StepSettings {
@@ -27,6 +28,9 @@ export type NextStep =
       readonly workerIds: readonly string[];
     }
   | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
+  /** The agent has done what it could for the outcome: it is judged. */
+  | { readonly kind: "begin_evaluation"; readonly outcome: Outcome }
+  | { readonly kind: "grade"; readonly outcome: Outcome; readonly evaluation: Evaluation }
   | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
   | { readonly kind: "end_turn"; readonly reason: "end_turn" | "refusal" }
   /** Nothing to do until a client says something. */
@@ -39,9 +43,13 @@ export function nextStep(state: SessionState, settings: StepSettings): NextStep 
   if (state.openCalls.size > 0) return stepWithCalls(state);
   if (state.atBudget) return { kind: "rest" };
   if (state.owed) return stepInTurn(state, settings);
+  const { outcome } = state;
+  if (outcome?.evaluation !== undefined && !outcome.isPaused)
+    return { kind: "grade", outcome, evaluation: outcome.evaluation };
   const inTurn = state.status !== "idle";
   if (inTurn && state.refusal !== undefined) return { kind: "end_turn", reason: "refusal" };
   if (startsTurn(state)) return { kind: "ask", turn: state.turn + 1, inputs: consumable(state, true) };
+  if (outcome?.isBegun && !outcome.isPaused) return { kind: "begin_evaluation", outcome };
   return inTurn ? { kind: "end_turn", reason: "end_turn" } : { kind: "rest" };
 }
 
@@ -78,11 +86,13 @@ function stepInTurn(state: SessionState, settings: StepSettings): NextStep {
   return { kind: "ask", turn: state.turn, inputs: consumable(state, takesMessages) };
 }
 
+const STARTING: ReadonlySet<string> = new Set(["user.message", OUTCOME_DEFINED, EVALUATION_END]);
+
 /** `retries_exhausted` keeps what waited; it goes along with the next message. A system message alone starts nothing. */
 function startsTurn({ waiting, exhaustedAt, isHeld }: SessionState): boolean {
   return waiting.some(
     (input) =>
-      (input.type === "user.message" || (isThreadMessage(input) && !isHeld)) && input.position > exhaustedAt,
+      (STARTING.has(input.type) || (isThreadMessage(input) && !isHeld)) && input.position > exhaustedAt,
   );
 }
 

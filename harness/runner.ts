@@ -19,16 +19,13 @@ import {
   awaitEvents,
   brainEvent,
   deadSpanEnd,
-  errorResult,
   exhaustedEvents,
-  INTERRUPTED,
-  INTERRUPTED_TEXT,
   idleEvents,
-  LEFT_RUNNING_TEXT,
   type SessionFailure,
 } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import { CallRunner } from "./call-runner.ts";
+import { interruptEvents, interruptedResults } from "./interrupt-events.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
 import type { Loop } from "./loops/loop.ts";
@@ -36,6 +33,9 @@ import { McpServers } from "./mcp-client/mcp-servers.ts";
 import type { SendToProxy } from "./mcp-client/proxy-request.ts";
 import { ModelStep, type ModelStepSettings } from "./model-step.ts";
 import { isRunnable, type NextStep, nextStep, type StepSettings } from "./next-step.ts";
+import { type EvaluationSettings, Evaluations } from "./outcome/evaluations.ts";
+import { handOutputs } from "./outcome/hand-outputs.ts";
+import { ENDS, outcomeEnd } from "./outcome/outcome-events.ts";
 import { AnswerPermission } from "./permission/answer-permission.ts";
 import type { CallJudge } from "./permission/call-judge.ts";
 import { PreviewFeed } from "./preview-feed.ts";
@@ -44,11 +44,12 @@ import type { ServerClients } from "./server-clients.ts";
 import { SessionTools } from "./session-tools.ts";
 import { SessionView } from "./session-view.ts";
 import { SpeculativeHands } from "./speculative-hands.ts";
+import type { TextModel } from "./text-model.ts";
 import { TurnTrace } from "./turn-trace.ts";
 import { untilInterrupted } from "./until-interrupted.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
 
-export interface RunnerSettings extends ModelStepSettings {
+export interface RunnerSettings extends ModelStepSettings, EvaluationSettings {
   /** Answers with calls that one turn may hold. */
   readonly maxRounds: number;
 }
@@ -57,6 +58,8 @@ export interface RunnerOptions {
   readonly assignment: Assignment;
   readonly lease: Lease;
   readonly loop: Loop;
+  /** Judges outcomes. Undefined where no model is configured. */
+  readonly textModel: TextModel | undefined;
   readonly server: ServerClients;
   readonly work: Pick<WorkStream, "preview">;
   readonly settings: RunnerSettings;
@@ -73,6 +76,14 @@ export interface RunnerOptions {
 const MAX_CUT_OFFS = 3;
 const MAX_COMPACTIONS = 3;
 const UNRECORDED_RETRY_MS = 5_000;
+/** Not begun any more by a program that stops. */
+const LONG: ReadonlySet<NextStep["kind"]> = new Set([
+  "ask",
+  "run_calls",
+  "interrupt",
+  "begin_evaluation",
+  "grade",
+]);
 
 export class Runner {
   readonly view: SessionView;
@@ -83,6 +94,7 @@ export class Runner {
   private readonly callRunner: CallRunner;
   private readonly modelStep: ModelStep;
   private readonly feed: PreviewFeed;
+  private readonly evaluations: Evaluations;
   private readonly newId: () => string;
   private readonly trace: TurnTrace;
   /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
@@ -109,6 +121,7 @@ export class Runner {
     this.callRunner = this.createCallRunner(mcp);
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
     this.modelStep = this.createModelStep(tools, mcp);
+    this.evaluations = this.createEvaluations();
   }
 
   private mcpServers(): McpServers {
@@ -170,6 +183,24 @@ export class Runner {
     });
   }
 
+  private createEvaluations(): Evaluations {
+    const { assignment, server, lease, textModel: model, settings, clock, draining } = this.options;
+    const { view, writer, trace } = this;
+    return new Evaluations({
+      agent: assignment.session!.agent!,
+      model,
+      lease,
+      view,
+      writer,
+      trace,
+      settings,
+      clock,
+      leaving: this.leaving.signal,
+      draining,
+      readOutputs: (signal) => handOutputs({ server, lease, slots: view.state.handSlots }, signal),
+    });
+  }
+
   /** Resolves with how the lease is to be given back, or undefined when it is over. Never rejects. */
   async run(): Promise<Release | undefined> {
     const { lease, log } = this.options;
@@ -206,8 +237,7 @@ export class Runner {
     for (;;) {
       const step = nextStep(this.view.state, this.steps);
       if (step.kind === "rest") return { reason: ReleaseReason.IDLE, ...this.answersDue() };
-      const isLong = step.kind === "ask" || step.kind === "run_calls" || step.kind === "interrupt";
-      if (this.isLeaving && isLong) return { reason: ReleaseReason.DRAINING };
+      if (this.isLeaving && LONG.has(step.kind)) return { reason: ReleaseReason.DRAINING };
       await this.take(step);
     }
   }
@@ -236,11 +266,17 @@ export class Runner {
         return writer.append(awaitEvents(step, state, newId));
       case "ask":
         return this.modelStep.ask(step);
+      case "begin_evaluation":
+        return this.evaluations.begin(step.outcome);
+      case "grade":
+        return this.evaluations.grade(step.outcome, step.evaluation);
       case "give_up":
         return writer.append(exhaustedEvents(giveUpError(step.why, this.steps), state, newId));
       case "end_turn": {
-        const details = step.reason === "refusal" ? { type: "refusal", ...state.refusal } : null;
-        return writer.append(idleEvents({ type: step.reason }, details, state, newId));
+        const isRefusal = step.reason === "refusal";
+        const details = isRefusal ? { type: "refusal", ...state.refusal } : null;
+        const ended = isRefusal ? outcomeEnd(state, ENDS.refused, newId) : [];
+        return writer.append([...ended, ...idleEvents({ type: step.reason }, details, state, newId)]);
       }
     }
   }
@@ -266,29 +302,7 @@ export class Runner {
     if (!this.leavesCalls) {
       await this.callRunner.cancelAll([...view.state.openCalls.values()].filter(isRunnable));
     }
-    await this.writer.appendAnswers(() => {
-      const { state } = view;
-      const interrupts = state.interrupts.map(({ eventId }) => eventId);
-      const keeps = state.interrupts.some(({ keepsQueued }) => keepsQueued);
-      const isOver = state.status === "idle" && state.openCalls.size === 0 && !state.atBudget;
-      const inTurn = !isOver || state.announcedCalls !== undefined || (keeps && state.waiting.length > 0);
-      const consumed = { event_ids: interrupts, turn: state.turn };
-      const marker = brainEvent(newId(), "brain.inputs_consumed", consumed);
-      if (!inTurn) return [marker];
-      const info = { interrupted: { event_id: interrupts[0] }, ...(keeps && { keeps_queued: true }) };
-      return [
-        ...this.interruptedResults(),
-        marker,
-        ...idleEvents({ type: "end_turn" }, null, state, newId, info),
-      ];
-    });
-  }
-
-  private interruptedResults(failure: FailureOrigin = INTERRUPTED) {
-    return [...this.view.state.openCalls.values()].map((call) => {
-      const isLeft = this.leavesCalls && call.kind === "hand" && isRunnable(call);
-      return errorResult(this.newId(), call, isLeft ? LEFT_RUNNING_TEXT : INTERRUPTED_TEXT, failure);
-    });
+    await this.writer.appendAnswers(() => interruptEvents(view.state, this.leavesCalls, newId));
   }
 
   /** A bug: the turn ends, its text stays inside, and the next message starts afresh. */
@@ -301,7 +315,10 @@ export class Runner {
         const bug: FailureOrigin = { part: "harness", reason: "INTERNAL" };
         const open = spanId === undefined ? [] : [deadSpanEnd(this.newId(), spanId, bug)];
         const error = { type: "unknown_error", message: "internal error", ...bug };
-        return [...open, ...this.interruptedResults(bug), ...exhaustedEvents(error, state, this.newId)];
+        const isJudged = state.outcome?.evaluation !== undefined;
+        const ended = isJudged ? outcomeEnd(state, ENDS.broken, this.newId) : [];
+        const results = interruptedResults(state, this.leavesCalls, this.newId, bug);
+        return [...open, ...ended, ...results, ...exhaustedEvents(error, state, this.newId)];
       });
     } catch (error) {
       if (lease.isOver) return undefined;

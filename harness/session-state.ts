@@ -20,6 +20,18 @@ import {
 } from "./event-payload.ts";
 import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
 import { type KnownServer, listedServers, TOOLS_LISTED } from "./mcp-client/mcp-tool-events.ts";
+import {
+  begunEvaluation,
+  definedOutcome,
+  EVALUATION_END,
+  EVALUATION_ONGOING,
+  EVALUATION_START,
+  isTold,
+  judgedOutcome,
+  OUTCOME_DEFINED,
+  type Outcome,
+  triedEvaluation,
+} from "./outcome/outcome-state.ts";
 
 /** A tool use that has no result yet. */
 export interface OpenCall {
@@ -96,6 +108,8 @@ export interface SessionState {
   /** The newest idle event says that the budget is spent, and nobody has changed it or said anything since. */
   atBudget: boolean;
   refusal: Json | undefined;
+  /** What the session works towards. */
+  outcome: Outcome | undefined;
   /** Answers with calls in the running turn. */
   rounds: number;
   /** Answers in a row that were cut off inside a call. */
@@ -135,6 +149,7 @@ export function newSessionState(): SessionState {
     announcedOffers: NO_CALLS,
     atBudget: false,
     refusal: undefined,
+    outcome: undefined,
     rounds: 0,
     cutOffs: 0,
     compactions: 0,
@@ -163,7 +178,8 @@ const hear: Fold = (state, event) => {
   wait(state, event);
   // Whether the budget still is spent is for the server to say.
   state.atBudget = false;
-  if (event.type === "user.message" || payloadOf(event).from_parent === true) state.isHeld = false;
+  const isUsers = event.type === "user.message" || event.type === OUTCOME_DEFINED;
+  if (isUsers || payloadOf(event).from_parent === true) state.isHeld = false;
 };
 const answer: Fold = (state, event) => {
   state.openCalls.delete(answeredId(event));
@@ -181,6 +197,12 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "user.message": hear,
   "agent.thread_message_received": hear,
   "system.message": wait,
+  [OUTCOME_DEFINED]: (state, event) => {
+    // The server lets nobody define a second one.
+    if (state.outcome !== undefined) return;
+    hear(state, event);
+    state.outcome = definedOutcome(event);
+  },
   "user.interrupt": (state, event) => {
     const interrupt = inputOf(event);
     state.interrupts.push(interrupt);
@@ -214,6 +236,15 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.modelRequests += 1;
   },
   "span.model_request_end": endSpan,
+  [EVALUATION_START]: (state, event) => {
+    state.outcome = state.outcome && begunEvaluation(state.outcome, event);
+  },
+  [EVALUATION_ONGOING]: (state, event) => {
+    const { attempt } = parseObject(event.internal);
+    if (isObject(attempt) && attempt.kind === "failed") noteTrouble(state, attempt);
+    state.outcome = state.outcome && triedEvaluation(state.outcome, event);
+  },
+  [EVALUATION_END]: endEvaluation,
   "session.status_running": (state) => {
     state.status = "running";
     state.announcedCalls = undefined;
@@ -297,7 +328,16 @@ function consume(state: SessionState, event: Event): void {
   const consumed = new Set(stringsOf(payload.event_ids));
   const stays = ({ eventId }: WaitingInput) => !consumed.has(eventId);
   if (state.waiting.some((input) => !stays(input))) state.owed = true;
-  state.waiting = state.waiting.filter(stays);
+  if (state.outcome !== undefined) {
+    const isBegun = state.outcome.isBegun || consumed.has(state.outcome.eventId);
+    const isPaused = state.outcome.isPaused && state.waiting.every(stays);
+    state.outcome = { ...state.outcome, isBegun, isPaused };
+  }
+  // Who interrupts wants to hear no more of what was judged.
+  const isInterrupted = state.interrupts.some((input) => !stays(input));
+  state.waiting = state.waiting.filter(
+    (input) => stays(input) && !(isInterrupted && input.type === EVALUATION_END),
+  );
   state.unconsumedAnswers = state.unconsumedAnswers.filter(stays);
   state.interrupts = state.interrupts.filter(stays);
   const turn = countOf(payload.turn);
@@ -319,12 +359,7 @@ function endSpan(state: SessionState, event: Event): void {
   if (payload.is_error === true) {
     const failure = isObject(internal.failure) ? internal.failure : {};
     // A request that died with its holder says nothing about the model.
-    if (internal.failure === undefined) return;
-    state.trouble = {
-      attempts: state.trouble.attempts + 1,
-      elapsedMs: countOf(failure.elapsed_ms),
-      waitMs: countOf(failure.wait_ms),
-    };
+    if (internal.failure !== undefined) noteTrouble(state, failure);
     return;
   }
   const stop = stringOf(internal.stop);
@@ -337,6 +372,30 @@ function endSpan(state: SessionState, event: Event): void {
   if (state.owed) state.rounds += 1;
   state.cutOffs = stop === "cut_in_call" ? state.cutOffs + 1 : 0;
   state.refusal = stop === "refusal" && isObject(internal.refusal) ? internal.refusal : undefined;
+}
+
+function noteTrouble(state: SessionState, failure: Json): void {
+  state.trouble = {
+    attempts: state.trouble.attempts + 1,
+    elapsedMs: countOf(failure.elapsed_ms),
+    waitMs: countOf(failure.wait_ms),
+  };
+}
+
+/** Counts as one request, if a grader has answered. */
+function endEvaluation(state: SessionState, event: Event): void {
+  const payload = payloadOf(event);
+  const { outcome } = state;
+  addUsage(state, { model_usage: payload.usage, list_cost: payload.list_cost });
+  if (payload.list_cost !== undefined) state.modelRequests += 1;
+  if (outcome === undefined || payload.outcome_id !== outcome.outcomeId) return;
+  state.trouble = NO_TROUBLE;
+  // Nobody hears of it any more, unless this says so.
+  state.waiting = state.waiting.filter(
+    ({ eventId, type }) => eventId !== outcome.eventId && type !== EVALUATION_END,
+  );
+  if (isTold(event)) state.waiting.push(inputOf(event));
+  state.outcome = judgedOutcome(outcome, event);
 }
 
 function addUsage(state: SessionState, { model_usage: reported, list_cost: cost }: Json): void {
@@ -374,4 +433,5 @@ function rest(state: SessionState, event: Event): void {
   state.owed = false;
   state.refusal = undefined;
   state.trouble = NO_TROUBLE;
+  state.outcome = state.outcome && { ...state.outcome, isPaused: true };
 }

@@ -11,6 +11,8 @@ import type { Client } from "../kit/rpc/client.ts";
 import { type Event, type EventInput, EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { EventText, type SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import type { Lease } from "./lease.ts";
+import { EVALUATION_END, OUTCOME_DEFINED } from "./outcome/outcome-state.ts";
+import { loopEvent } from "./outcome/outcome-words.ts";
 import type { ServerCalls } from "./server-calls.ts";
 import { applyEvent, newSessionState, type SessionState } from "./session-state.ts";
 
@@ -30,6 +32,8 @@ const NO_PROGRESS_MS = 50;
 const HISTORY_TYPES = new Set([
   "user.message",
   "system.message",
+  OUTCOME_DEFINED,
+  EVALUATION_END,
   "user.custom_tool_result",
   "user.tool_result",
   "brain.inputs_consumed",
@@ -40,6 +44,11 @@ const HISTORY_TYPES = new Set([
   "hand.handed_over",
 ]);
 const matters = (type: string) => HISTORY_TYPES.has(type) || type.startsWith("agent.");
+
+/** The event as a loop sees it; undefined for what matters to no model. */
+export function historyEvent(event: Event): Event | undefined {
+  return event.threadId === "" && matters(event.type) ? loopEvent(event) : undefined;
+}
 
 export class SessionView {
   readonly state: SessionState = newSessionState();
@@ -177,7 +186,8 @@ export class SessionView {
   private take(event: Event): void {
     applyEvent(this.state, event);
     this.options.lease.position = event.position;
-    if (event.threadId === "" && matters(event.type)) this.events.push(event);
+    const seen = historyEvent(event);
+    if (seen !== undefined) this.events.push(seen);
     for (const listener of [...this.listeners]) listener();
   }
 

@@ -21,7 +21,12 @@ export type TextAnswer =
       readonly stop: ResponseStop;
       readonly usage: ModelUsage;
     }
-  | { readonly kind: "failed"; readonly failure: ModelFailure };
+  | {
+      readonly kind: "failed";
+      readonly failure: ModelFailure;
+      /** The question does not fit into the model's window. */
+      readonly isTooLong?: boolean;
+    };
 
 export interface TextModel {
   /** For questions that name no model of their own. */

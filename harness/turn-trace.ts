@@ -15,6 +15,7 @@ import {
 import { HARNESS_GONE, INTERRUPTED, modelOrigin } from "./brain-events.ts";
 import type { LoopOutcome } from "./loops/loop.ts";
 import type { OpenCall, SessionState, WaitingInput } from "./session-state.ts";
+import type { TextAnswer } from "./text-model.ts";
 
 export interface TurnTraceOptions {
   readonly tracing: Tracing;
@@ -60,26 +61,13 @@ export class TurnTrace {
   }
 
   /** One attempt at a model. */
-  async modelRequest(
-    model: string,
-    run: () => Promise<LoopOutcome | undefined>,
-  ): Promise<LoopOutcome | undefined> {
-    const attributes = { "gen_ai.operation.name": "chat", "gen_ai.request.model": model };
-    const span = this.start("model request", { kind: "client", attributes });
-    try {
-      const outcome = await run();
-      if (outcome === undefined) span.end(INTERRUPTED);
-      else if (outcome.kind === "failed") span.end(modelOrigin(outcome.failure));
-      else if (outcome.kind === "response") {
-        const { inputTokens, outputTokens } = outcome.response.usage;
-        span.set({ "gen_ai.usage.input_tokens": inputTokens, "gen_ai.usage.output_tokens": outputTokens });
-      }
-      span.end();
-      return outcome;
-    } catch (error) {
-      span.end(HARNESS_GONE);
-      throw error;
-    }
+  modelRequest(model: string, run: () => Promise<LoopOutcome | undefined>): Promise<LoopOutcome | undefined> {
+    return this.attempt("model request", model, run);
+  }
+
+  /** One attempt at a grader. */
+  graderRequest(model: string, run: () => Promise<TextAnswer | undefined>): Promise<TextAnswer | undefined> {
+    return this.attempt("grader request", model, run);
   }
 
   /** Models that are asked whether calls of one answer may run. */
@@ -126,6 +114,32 @@ export class TurnTrace {
     this.span?.end();
     this.span = undefined;
     this.current = undefined;
+  }
+
+  private async attempt<T extends LoopOutcome | TextAnswer>(
+    name: string,
+    model: string,
+    run: () => Promise<T | undefined>,
+  ): Promise<T | undefined> {
+    const attributes = { "gen_ai.operation.name": "chat", "gen_ai.request.model": model };
+    const span = this.start(name, { kind: "client", attributes });
+    try {
+      const outcome = await run();
+      if (outcome === undefined) span.end(INTERRUPTED);
+      else if (outcome.kind === "failed") span.end(modelOrigin(outcome.failure));
+      else if (outcome.kind !== "context_changed") {
+        const { usage } = outcome.kind === "response" ? outcome.response : outcome;
+        span.set({
+          "gen_ai.usage.input_tokens": usage.inputTokens,
+          "gen_ai.usage.output_tokens": usage.outputTokens,
+        });
+      }
+      span.end();
+      return outcome;
+    } catch (error) {
+      span.end(HARNESS_GONE);
+      throw error;
+    }
   }
 
   private startCall({ eventId, name }: OpenCall, kind: "client" | "internal"): Span {

@@ -79,6 +79,7 @@ export const REASONS = {
   MEMORY_PATH_CONFLICT: row(status.ALREADY_EXISTS, "memory_path_conflict_error", 409),
   MEMORY_PRECONDITION_FAILED: row(status.ABORTED, "memory_precondition_failed_error", 409),
   MEMORY_VERSION_CURRENT: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
+  OUTCOME_ACTIVE: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   CALL_ALREADY_ANSWERED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   HAND_NOT_READY: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   HAND_LOST: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),

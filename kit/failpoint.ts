@@ -29,6 +29,10 @@ export const FAILPOINTS = [
   "harness.brain_call_done",
   /** A call of an MCP server is in the log; the proxy has not been asked. */
   "harness.before_mcp_call",
+  /** An evaluation's start is in the log; the grader has not been asked. */
+  "harness.before_grading",
+  /** The grader has answered; its verdict is not in the log. */
+  "harness.graded",
   /** Some events of a brain are about to be sent to the log. */
   "harness.before_append",
   /** They are in the log, and the brain has not seen it. */

@@ -77,3 +77,8 @@ export function isId(kind: IdKind, id: string): boolean {
 export function isSessionId(id: string): boolean {
   return isId("session", id) || isId("thread", id);
 }
+
+/** The id of the outcome that this event defines. */
+export function outcomeIdOf(eventId: string): string {
+  return `outc_${eventId.slice(ID_PREFIXES.event.length)}`;
+}

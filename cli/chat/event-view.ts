@@ -67,6 +67,13 @@ export class EventView {
       case "user.message":
         if (this.options.showUser) this.message(payload);
         break;
+      case "user.define_outcome":
+        if (this.options.showUser)
+          this.line(`${this.style("bold", "outcome")}  ${printable(stringOf(payload.description))}`);
+        break;
+      case "span.outcome_evaluation_end":
+        this.judged(payload);
+        break;
       case "agent.message":
         this.completeText(event.id, contentText(payload.content));
         break;
@@ -162,6 +169,13 @@ export class EventView {
     this.shown.delete(id);
     this.calls.delete(id);
     if (this.calls.size === 0) this.isParallel = false;
+  }
+
+  private judged({ result, iteration, explanation }: Json): void {
+    const count = typeof iteration === "number" ? ` ${iteration + 1}` : "";
+    this.line(`◆ ${this.style("bold", `evaluation${count}`)}: ${printable(stringOf(result))}`);
+    this.writeIndented(stringOf(explanation));
+    this.finishLine();
   }
 
   private error(error: Json): void {

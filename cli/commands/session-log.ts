@@ -18,7 +18,7 @@ import type { Output } from "../output.ts";
 import { readText } from "../read-file.ts";
 import { formatTable } from "../table.ts";
 import { followTurn } from "../turn.ts";
-import { clientEvent, userInterrupt, userMessage } from "../user-events.ts";
+import { clientEvent, defineOutcome, userInterrupt, userMessage } from "../user-events.ts";
 import { type Watched, watchSession } from "../watch-session.ts";
 import { parseCount, parseList, parsePosition, timeText } from "../words.ts";
 
@@ -37,8 +37,14 @@ interface SendOptions {
   payload?: string;
   id?: string;
   interrupt?: boolean;
+  outcome?: string;
+  rubric?: string;
+  rubricFile?: string;
+  maxIterations?: number;
   follow?: boolean;
 }
+
+const MAX_ITERATIONS = 20;
 
 function addSend(session: Command): void {
   const command = session
@@ -52,6 +58,17 @@ function addSend(session: Command): void {
     .option("--id <id>", "id of the event (sevt_…); makes repeating this command safe")
     .option("--interrupt", "interrupt what the session does (before the text, if there is any)")
     .option(
+      "--outcome <text>",
+      "what the session is to reach: it works until a grader says that the rubric is met (after the text, if there is any)",
+    )
+    .option("--rubric <text>", "with --outcome: what it is judged by, one criterion a line")
+    .option("--rubric-file <file>", 'the same, from a file; "-" is standard input')
+    .option(
+      "--max-iterations <n>",
+      `with --outcome: how often the work is judged at most, 1 to ${MAX_ITERATIONS}; left out: 3`,
+      parseCount(1, MAX_ITERATIONS),
+    )
+    .option(
       "--follow",
       "show what happens until the session rests; ends with 1 unless it rests at the end of a turn",
     )
@@ -61,6 +78,7 @@ function addSend(session: Command): void {
 Examples:
   tendon session send sesn_01… "run: uname -a" --follow
   tendon session send sesn_01… --interrupt
+  tendon session send sesn_01… --outcome "run: date +%Y" --rubric "contains: 20" --follow
   tendon session send sesn_01… --type acme.created --payload '{"number": 7}'`,
     );
   onAction<SendOptions>(command, async ({ options, args, api, output }) => {
@@ -88,15 +106,27 @@ function eventsToSend(options: SendOptions, words: readonly string[]): EventInpu
     return [...events, clientEvent(options.type, payload, options.id)];
   }
   if (options.payload !== undefined) throw new StartupError("--payload goes with --type", EXIT_USAGE);
+  const outcome = outcomeToSend(options);
   const text = words.length === 1 && words[0] === "-" ? readText("-") : words.join(" ");
   if (text !== "") {
     const message = userMessage(text);
     if (options.id !== undefined) message.id = options.id;
     events.push(message);
   }
+  if (outcome !== undefined) events.push(outcome);
   if (events.length === 0)
-    throw new StartupError("nothing to send: give a text, --interrupt, or --type", EXIT_USAGE);
+    throw new StartupError("nothing to send: give a text, --interrupt, --outcome, or --type", EXIT_USAGE);
   return events;
+}
+
+function outcomeToSend({ outcome, rubric, rubricFile, maxIterations }: SendOptions): EventInput | undefined {
+  if (outcome === undefined) {
+    if ((rubric ?? rubricFile ?? maxIterations) === undefined) return undefined;
+    throw new StartupError("--rubric, --rubric-file and --max-iterations go with --outcome", EXIT_USAGE);
+  }
+  if ((rubric === undefined) === (rubricFile === undefined))
+    throw new StartupError("--outcome needs a rubric: --rubric or --rubric-file", EXIT_USAGE);
+  return defineOutcome(outcome, rubric ?? readText(rubricFile!), maxIterations);
 }
 
 interface EventsOptions {

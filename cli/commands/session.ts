@@ -1,6 +1,7 @@
 /** `tendon session`: logs, and what is derived from them. */
 import type { Command } from "commander";
 import {
+  OutcomeResultSchema,
   type Session,
   SessionSchema,
   type SessionStatus,
@@ -21,7 +22,16 @@ import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
-import { enumWords, pairsText, parseCount, parseEnum, parsePair, parseRepeated, timeText } from "../words.ts";
+import {
+  enumWord,
+  enumWords,
+  pairsText,
+  parseCount,
+  parseEnum,
+  parsePair,
+  parseRepeated,
+  timeText,
+} from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
@@ -222,6 +232,11 @@ function treeFields(tree: Session["tree"]): [name: string, text: string | undefi
   ];
 }
 
+function outcomeField(outcome: Session["outcomeEvaluations"][number]): [name: string, text: string] {
+  const { outcomeId, result, iteration } = outcome;
+  return ["outcome", `${outcomeId}: ${enumWord(OutcomeResultSchema, result)}, iteration ${iteration}`];
+}
+
 function sessionText(session: Session): string {
   const { usage } = session;
   return formatFields([
@@ -240,6 +255,7 @@ function sessionText(session: Session): string {
     ...usageFields(usage),
     ["budget", budgetText(session.budget)],
     ...treeFields(session.tree),
+    ...session.outcomeEvaluations.map(outcomeField),
     [
       "forked from",
       session.forkedFromSessionId &&

@@ -14,7 +14,13 @@ interface Open {
 /** What waits for a client rather than for the platform. */
 const REST = "rest";
 /** A client said something that a brain has to take in. */
-const INPUTS = new Set(["user.message", "user.interrupt", "system.message", "agent.thread_message_received"]);
+const INPUTS = new Set([
+  "user.message",
+  "user.define_outcome",
+  "user.interrupt",
+  "system.message",
+  "agent.thread_message_received",
+]);
 const ANSWERS = new Set(["user.tool_confirmation", "user.custom_tool_result", "user.tool_result"]);
 const RESULTS: Readonly<Record<string, string>> = {
   "agent.tool_result": "tool_use_id",
@@ -86,6 +92,12 @@ export class TimelineFold {
         // The answer is whole by then, and becomes part of the log with the verdicts.
         this.close(`span ${stringOf(payload.model_request_start_id)}`, event);
         this.begin("judging", event, "model", `${nameOf(payload.model, "model")} judges calls`);
+        return;
+      case "span.outcome_evaluation_start":
+        this.begin(`span ${event.id}`, event, "model", `judges with ${nameOf(payload.model, "model")}`);
+        return;
+      case "span.outcome_evaluation_end":
+        this.close(`span ${stringOf(payload.outcome_evaluation_start_id)}`, event);
         return;
       case "agent.tool_use":
       case "agent.custom_tool_use":

@@ -10,7 +10,10 @@ const MAX_PAGES = 10;
 const MAX_EVENTS = 1_000;
 
 /** Living hands of the session, newest first. */
-export async function livingHands(call: BrainCall, signal: AbortSignal): Promise<Hand[]> {
+export async function livingHands(
+  call: Pick<BrainCall, "server" | "sessionId">,
+  signal: AbortSignal,
+): Promise<Hand[]> {
   const { server, sessionId } = call;
   const found: Hand[] = [];
   let pageToken = "";

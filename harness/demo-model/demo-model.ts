@@ -9,6 +9,7 @@ import { type Clock, systemClock } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import { type DemoRequest, parseDemoRequest, RequestRefused } from "./demo-request.ts";
+import { asksForVerdict, demoVerdict } from "./grader.ts";
 import {
   type AnswerBlock,
   type AnswerHead,
@@ -26,7 +27,7 @@ import {
   type WireEvent,
   wholeMessage,
 } from "./messages-wire.ts";
-import { type PlannedBlock, plan } from "./plan.ts";
+import { type PlannedBlock, plan, wordsOf } from "./plan.ts";
 
 export const DEMO_MODEL_NAME = "tendon-demo";
 
@@ -147,7 +148,7 @@ async function answer(
   response: ServerResponse,
   context: Context,
 ): Promise<void> {
-  const blocks = plan(request.messages, request.toolNames).map(withId);
+  const blocks = planned(request).map(withId);
   const reason: StopReason = blocks.some((block) => block.type === "tool_use") ? "tool_use" : "end_turn";
   const head: AnswerHead = {
     id: `msg_${randomBytes(12).toString("hex")}`,
@@ -173,6 +174,11 @@ async function answer(
       await context.clock.sleep(PIECE_PAUSE_MS);
   }
   response.end();
+}
+
+function planned({ system, messages, toolNames }: DemoRequest): PlannedBlock[] {
+  if (!asksForVerdict(system)) return plan(messages, toolNames);
+  return [{ type: "text", text: demoVerdict(wordsOf(messages)) }];
 }
 
 function withId(block: PlannedBlock): AnswerBlock {

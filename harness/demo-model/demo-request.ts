@@ -2,6 +2,8 @@
 import type { RequestBlock, RequestMessage } from "./plan.ts";
 
 export interface DemoRequest {
+  /** Empty without one. */
+  system: string;
   messages: RequestMessage[];
   toolNames: string[];
   stream: boolean;
@@ -35,7 +37,8 @@ export function parseDemoRequest(body: Buffer): DemoRequest {
   if (request.tools !== undefined && !Array.isArray(request.tools))
     throw invalid("tools: Input should be a valid list");
   const messages = request.messages.map(parseMessage);
-  return { messages, toolNames: toolNames(request), stream: request.stream === true };
+  const system = textOf(request.system);
+  return { system, messages, toolNames: toolNames(request), stream: request.stream === true };
 }
 
 function parseObject(body: Buffer): Record<string, unknown> {
@@ -72,6 +75,14 @@ function parseBlock(block: Record<string, unknown>): RequestBlock {
     ...(typeof content === "string" && { content }),
     ...(Array.isArray(content) && { content: content.filter(isObject).map(parseBlock) }),
   };
+}
+
+function textOf(system: unknown): string {
+  if (typeof system === "string") return system;
+  if (!Array.isArray(system)) return "";
+  return system
+    .map((block) => (isObject(block) && typeof block.text === "string" ? block.text : ""))
+    .join("\n");
 }
 
 function toolNames({ tools, tool_choice: choice }: Record<string, unknown>): string[] {

@@ -86,6 +86,11 @@ export function plan(
   ];
 }
 
+/** The last thing that the user said. */
+export function wordsOf(messages: readonly RequestMessage[]): string {
+  return readTurn(messages).text;
+}
+
 function text(paragraphs: readonly string[]): PlannedBlock {
   return { type: "text", text: paragraphs.join("\n\n") };
 }

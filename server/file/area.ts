@@ -16,7 +16,7 @@ const EXPIRE_EVERY_MS = 60_000;
 const EXPIRE_AT_ONCE = 100;
 
 export function createFileArea(deps: FileServiceDeps & { log: Logger }): FileArea {
-  const { files } = deps.store;
+  const { files, blobs } = deps.store;
   return {
     name: "file",
     services: [bindService(FileService, new FileServiceHandler(deps))],
@@ -31,6 +31,6 @@ export function createFileArea(deps: FileServiceDeps & { log: Logger }): FileAre
         log: deps.log,
       }),
     ],
-    attachments: createFileAttachments(files),
+    attachments: createFileAttachments(files, blobs),
   };
 }

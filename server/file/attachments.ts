@@ -3,10 +3,14 @@ import { invalidField, notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { FileAttachments } from "../ports/files.ts";
+import type { BlobStore } from "../store/blobs.ts";
 import type { FileStore } from "../store/files.ts";
 import { checkPlaces, MAX_FILES_PER_SESSION, mountPathOf } from "./rules.ts";
 
-export function createFileAttachments(files: Pick<FileStore, "findAll">): FileAttachments {
+export function createFileAttachments(
+  files: Pick<FileStore, "findAll">,
+  blobs: Pick<BlobStore, "read">,
+): FileAttachments {
   return {
     async attach(inputs, workspaceId, taken = []) {
       const [beyond] = inputs.slice(Math.max(0, MAX_FILES_PER_SESSION - taken.length));
@@ -28,6 +32,7 @@ export function createFileAttachments(files: Pick<FileStore, "findAll">): FileAt
       ]);
       return attachments;
     },
+    text: (request, field) => textOf(files, blobs, request, field),
     checkPlace(mountPath, taken) {
       if (taken.length >= MAX_FILES_PER_SESSION)
         throw invalidField("resource", `a session may be given ${MAX_FILES_PER_SESSION} files`);
@@ -35,6 +40,36 @@ export function createFileAttachments(files: Pick<FileStore, "findAll">): FileAt
       checkPlaces(places);
     },
   };
+}
+
+/** Of UTF-8, at most, for each character of a text. */
+const BYTES_PER_CHAR = 3;
+
+async function textOf(
+  files: Pick<FileStore, "findAll">,
+  blobs: Pick<BlobStore, "read">,
+  { fileId, workspaceId, maxChars }: Parameters<FileAttachments["text"]>[0],
+  field: string,
+): Promise<string> {
+  refuseNul(fileId, field);
+  const [file] = await files.findAll([fileId], workspaceId);
+  if (file === undefined) throw notFound("file", fileId);
+  const tooLong = invalidField(field, `has more than ${maxChars} characters`);
+  if (file.sizeBytes > BigInt(maxChars * BYTES_PER_CHAR)) throw tooLong;
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of blobs.read({ workspaceId, sha256: file.sha256 })) chunks.push(chunk);
+  const text = decoded(Buffer.concat(chunks));
+  if (text === undefined) throw invalidField(field, "is no text in UTF-8");
+  if (text.length > maxChars) throw tooLong;
+  return text;
+}
+
+function decoded(bytes: Uint8Array): string | undefined {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    return undefined;
+  }
 }
 
 async function findAll(

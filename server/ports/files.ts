@@ -19,6 +19,11 @@ export interface FileAttachments {
     workspaceId: string,
     taken?: readonly string[],
   ): Promise<FileAttachment[]>;
+  /** All of a file that is text. NOT_FOUND, also for one whose time is over; INVALID_FIELD for bytes that are no UTF-8, or too many. */
+  text(
+    request: { readonly fileId: string; readonly workspaceId: string; readonly maxChars: number },
+    field: string,
+  ): Promise<string>;
   /** INVALID_FIELD for too many, or a path that is taken by now. */
   checkPlace(mountPath: string, taken: readonly string[]): void;
 }

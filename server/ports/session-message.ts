@@ -1,9 +1,11 @@
 /** A session as the contract shows it. */
 import { create, fromJson, fromJsonString, type JsonValue, type MessageInitShape } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { outcomeIdOf } from "../../kit/ids.ts";
 import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   BudgetSchema,
+  OutcomeResult,
   type Session,
   type SessionResource,
   SessionResourceSchema,
@@ -12,6 +14,7 @@ import {
   StopReason,
 } from "../../proto/gen/tendon/v1/session_pb.js";
 import type { StatusName } from "../store/event-facts.ts";
+import type { OutcomeRecord, OutcomeResult as ResultName } from "../store/outcomes.ts";
 import type { SessionRecord } from "../store/sessions.ts";
 import type { TreeSums } from "../store/threads.ts";
 
@@ -33,7 +36,23 @@ const STOP_REASONS: Readonly<Record<string, StopReason>> = {
   waiting_for_threads: StopReason.WAITING_FOR_THREADS,
 };
 
-export function toSessionMessage(record: SessionRecord, tree?: TreeSums): Session {
+const OUTCOME_RESULTS: Readonly<Record<ResultName, OutcomeResult>> = {
+  pending: OutcomeResult.PENDING,
+  running: OutcomeResult.RUNNING,
+  evaluating: OutcomeResult.EVALUATING,
+  satisfied: OutcomeResult.SATISFIED,
+  max_iterations_reached: OutcomeResult.MAX_ITERATIONS_REACHED,
+  failed: OutcomeResult.FAILED,
+  interrupted: OutcomeResult.INTERRUPTED,
+};
+
+/** What is known of a session besides its row. */
+export interface SessionMore {
+  readonly tree?: TreeSums | undefined;
+  readonly outcomes?: readonly OutcomeRecord[] | undefined;
+}
+
+export function toSessionMessage(record: SessionRecord, { tree, outcomes = [] }: SessionMore = {}): Session {
   const init: MessageInitShape<typeof SessionSchema> = {
     id: record.sessionId,
     workspaceId: record.workspaceId,
@@ -66,6 +85,7 @@ export function toSessionMessage(record: SessionRecord, tree?: TreeSums): Sessio
     deploymentId: record.deploymentId ?? "",
     tamperEvident: record.chain !== undefined,
     resources: resourcesOf(record.resources),
+    outcomeEvaluations: outcomes.map(outcomeEvaluation),
   };
   if (record.budget !== "{}") {
     init.budget = fromJsonString(BudgetSchema, record.budget, { ignoreUnknownFields: true });
@@ -73,6 +93,19 @@ export function toSessionMessage(record: SessionRecord, tree?: TreeSums): Sessio
   if (tree !== undefined) init.tree = treeState(tree);
   if (record.archivedAt) init.archivedAt = timestampFromDate(record.archivedAt);
   return create(SessionSchema, init);
+}
+
+function outcomeEvaluation(outcome: OutcomeRecord) {
+  const { eventId, description, result, iteration, explanation = "", completedAt } = outcome;
+  return {
+    outcomeId: outcomeIdOf(eventId),
+    eventId,
+    description,
+    result: OUTCOME_RESULTS[result],
+    iteration,
+    explanation,
+    ...(completedAt && { completedAt: timestampFromDate(completedAt) }),
+  };
 }
 
 export function resourcesOf(text: string): SessionResource[] {

@@ -6,8 +6,12 @@ import type { BudgetStanding, BudgetStore } from "../store/budgets.ts";
 import type { NewEvent } from "../store/events.ts";
 
 const NANO_USD_PER_CENT = 10_000_000n;
-/** A model is about to be asked: for the talk, or whether calls may run. */
-const ASKS: ReadonlySet<string> = new Set(["span.model_request_start", "brain.judging_began"]);
+/** A model is about to be asked: for the talk, whether calls may run, or what the work is worth. */
+const ASKS: ReadonlySet<string> = new Set([
+  "span.model_request_start",
+  "brain.judging_began",
+  "span.outcome_evaluation_start",
+]);
 
 /**
  * Throws BUDGET_REACHED (metadata `limit`, `used`, `allowed`) for events that begin a request of a tree whose budget is

@@ -26,6 +26,7 @@ import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
+import { withRubrics } from "./outcome-definitions.ts";
 import { attachRepositories } from "./repositories.ts";
 import { fileResource, resourcesText } from "./resources.ts";
 import { checkEmit } from "./rules.ts";
@@ -50,7 +51,9 @@ export async function newSession(
   workspaceId: string,
 ): Promise<NewSession> {
   checkTexts(request);
-  const { events } = checkEmit(principal, request.initialEvents, undefined, "initial_events");
+  const checked = checkEmit(principal, request.initialEvents, undefined, "initial_events").events;
+  const place = { workspaceId, sessionId: "" };
+  const events = await withRubrics(deps.files, checked, place, "initial_events");
   const agent = await agentOf(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);

@@ -3,6 +3,7 @@ import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { ListSessionsRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { statusNames, toSessionMessage } from "../ports/session-message.ts";
+import type { OutcomeStore } from "../store/outcomes.ts";
 import type { Cursor } from "../store/page.ts";
 import type { SessionStore } from "../store/sessions.ts";
 
@@ -11,8 +12,13 @@ const DEFAULT_PAGE = 20;
 const FORTH = "forth";
 const BACK = "back";
 
+export interface ListingDeps {
+  readonly sessions: Pick<SessionStore, "list">;
+  readonly outcomes: Pick<OutcomeStore, "ofSessions">;
+}
+
 export async function listSessions(
-  store: Pick<SessionStore, "list">,
+  { sessions, outcomes }: ListingDeps,
   request: ListSessionsRequest,
   workspaceId: Parameters<SessionStore["list"]>[0]["workspaceId"],
 ) {
@@ -29,7 +35,7 @@ export async function listSessions(
   const hasNul = [agentId, memoryStoreId, deploymentId].some((id) => id.includes("\0"));
   if (hasNul) return { sessions: [], nextPageToken: "" };
   const isBack = direction === BACK;
-  const { items, next, previous } = await store.list({
+  const { items, next, previous } = await sessions.list({
     workspaceId,
     statuses,
     agentId,
@@ -43,8 +49,9 @@ export async function listSessions(
     after: isBack ? undefined : cursor,
     before: isBack ? cursor : undefined,
   });
+  const found = await outcomes.ofSessions(items.map(({ sessionId }) => sessionId));
   return {
-    sessions: items.map((item) => toSessionMessage(item)),
+    sessions: items.map((item) => toSessionMessage(item, { outcomes: found.get(item.sessionId) })),
     nextPageToken: encodePageToken(query, next && [...next, FORTH]),
     previousPageToken: encodePageToken(query, previous && [...previous, BACK]),
   };

@@ -7,7 +7,7 @@ import { invalidField } from "../../kit/errors.ts";
 type Fields = Record<string, unknown>;
 type Check = (value: unknown, path: string) => void;
 
-const MAX_RUBRIC_CHARS = 262_144;
+export const MAX_RUBRIC_CHARS = 262_144;
 const MAX_DESCRIPTION_CHARS = 65_536;
 const MAX_ITERATIONS = 20;
 

@@ -36,8 +36,9 @@ import { toSessionMessage } from "../ports/session-message.ts";
 import type { BudgetStore } from "../store/budgets.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { ClientCallStore } from "../store/client-calls.ts";
-import type { EventStore } from "../store/events.ts";
+import type { EventStore, NewEvent } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
+import type { OutcomeStore } from "../store/outcomes.ts";
 import { sessionArchived } from "../store/refusals.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
 import type { ThreadStore } from "../store/threads.ts";
@@ -54,6 +55,7 @@ import { importLog } from "./import-log.ts";
 import { LargeEvents } from "./large-events.ts";
 import { listSessions } from "./listing.ts";
 import { announceAppended, headOf } from "./log.ts";
+import { definesOutcome, withRubrics } from "./outcome-definitions.ts";
 import { Places } from "./places.ts";
 import { toReceipt } from "./receipt.ts";
 import { checkEmit, checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
@@ -71,6 +73,7 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly logCopies: LogCopyStore;
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
+  readonly outcomes: OutcomeStore;
   readonly budgets: BudgetStore;
   readonly threads: ThreadStore;
   readonly work: Pick<WorkStore, "show">;
@@ -110,17 +113,19 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
     const wanted = await newSession(this.deps, request, principal, workspaceId);
     const made = await this.deps.sessions.create(wanted);
-    return this.changed(await traced(this.deps.events, made, traceParentOf(context)));
+    const hasOutcome = wanted.events.some(definesOutcome);
+    return this.changed(await traced(this.deps.events, made, traceParentOf(context)), hasOutcome);
   }
 
   async getSession({ sessionId }: GetSessionRequest, context: RpcContext) {
     const record = await this.find(sessionId, context);
     const tree = record.rootSessionId === undefined ? await this.deps.threads.tree(sessionId) : undefined;
-    return { session: toSessionMessage(record, tree) };
+    const outcomes = await this.deps.outcomes.ofSessions([sessionId]);
+    return { session: toSessionMessage(record, { tree, outcomes: outcomes.get(sessionId) }) };
   }
 
   listSessions(request: ListSessionsRequest, context: RpcContext) {
-    return listSessions(this.deps.sessions, request, scopeOf(principalOf(context)));
+    return listSessions(this.deps, request, scopeOf(principalOf(context)));
   }
 
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {
@@ -195,9 +200,9 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   private async emit(request: EmitEventsRequest, context: RpcContext) {
     const { sessionId, expectedPosition, lease } = request;
     const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
-    const { budgets, threads } = this.deps;
+    const { budgets } = this.deps;
     if (authority === "brain") await checkBudget(budgets, sessionId, checked);
-    const events = authority === "client" ? await addressEvents(threads, sessionId, checked) : checked;
+    const events = authority === "client" ? await this.fromClient(sessionId, checked) : checked;
     const append = {
       sessionId,
       events,
@@ -215,6 +220,13 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     if (events.some(({ type, threadId }) => threadId !== "" || type === "user.interrupt"))
       void this.deps.relay().relay(sessionId);
     return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
+  }
+
+  /** Each with its thread, and with what a brain needs beside it. */
+  private async fromClient(sessionId: string, checked: readonly NewEvent[]): Promise<NewEvent[]> {
+    const events = await addressEvents(this.deps.threads, sessionId, checked);
+    const { workspaceId } = await this.places.get(sessionId);
+    return withRubrics(this.deps.files, events, { workspaceId, sessionId });
   }
 
   async getEvents(request: GetEventsRequest, context: RpcContext) {
@@ -366,17 +378,19 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   /** Also completes what an earlier attempt had left: withdrawing and releasing twice does nothing. */
   private async archiveOne(sessionId: string, interrupt: boolean, openCallText: string) {
     const change = await this.deps.sessions.archive({ sessionId, interrupt, openCallText });
-    const answer = this.changed(change);
+    const answer = await this.changed(change);
     this.deps.hub.ended(sessionId, "archived");
     await this.deps.dispatch.withdraw(sessionId, "the session was archived");
     await this.deps.hands.releaseSession(sessionId);
     return answer;
   }
 
-  private changed({ session, appended, others = [] }: ChangedSession) {
+  private async changed({ session, appended, others = [] }: ChangedSession, mayHaveOutcomes = true) {
     if (appended) announceAppended(this.deps.hub, session.sessionId, appended);
     for (const other of others) announceAppended(this.deps.hub, other.sessionId, other.appended);
-    return { session: toSessionMessage(session) };
+    const ids = mayHaveOutcomes ? [session.sessionId] : [];
+    const outcomes = ids.length === 0 ? undefined : await this.deps.outcomes.ofSessions(ids);
+    return { session: toSessionMessage(session, { outcomes: outcomes?.get(session.sessionId) }) };
   }
 
   private async checkPlace(sessionId: string, context: RpcContext): Promise<void> {

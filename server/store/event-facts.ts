@@ -95,10 +95,11 @@ export function factsOf(
   // Who rests because the budget was spent looks whether it may go on.
   if (type === "session.updated")
     return byServer && objectOf(event.payload).budget !== undefined ? WORK : NOTHING;
-  if (type === "span.model_request_end") return { ...NOTHING, fold: usageOf(event.payload) };
+  if (type === "span.model_request_end") return { ...NOTHING, fold: usageOf(event.payload, "model_usage") };
   // Calls that no model was asked about cost nothing.
   if (type === "brain.call_judged" && event.payload.includes('"model_usage"'))
-    return { ...NOTHING, fold: usageOf(event.payload) };
+    return { ...NOTHING, fold: usageOf(event.payload, "model_usage") };
+  if (type === "span.outcome_evaluation_end") return { ...NOTHING, fold: graderUsageOf(event.payload) };
   if (type === "brain.inputs_consumed") {
     const ids = objectOf(event.payload).event_ids;
     const consumed = Array.isArray(ids) ? ids.filter((id): id is string => textOf(id) !== undefined) : [];
@@ -107,9 +108,14 @@ export function factsOf(
   return isWork ? WORK : NOTHING;
 }
 
-function usageOf(payload: string): EventFold {
+/** All that was asked for one verdict counts as one request; undefined when nobody answered. */
+function graderUsageOf(payload: string): EventFold | undefined {
+  return objectOf(payload).list_cost === undefined ? undefined : usageOf(payload, "usage");
+}
+
+function usageOf(payload: string, field: "model_usage" | "usage"): EventFold {
   const fields = objectOf(payload);
-  const usage = record(fields.model_usage);
+  const usage = record(fields[field]);
   return {
     kind: "usage",
     listCost: listCostOf(fields.list_cost),

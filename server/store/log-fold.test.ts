@@ -43,6 +43,17 @@ test("what models used that judged calls is counted with the rest, and calls tha
   });
 });
 
+test("what a grader used counts as one request, and one that nobody answered as none", () => {
+  const tokens = { input_tokens: 7, output_tokens: 1 };
+  const fold = folded(
+    ["span.outcome_evaluation_end", { result: "satisfied", usage: tokens, list_cost: { nano_usd: 5 } }],
+    ["span.outcome_evaluation_end", { result: "interrupted", usage: { input_tokens: 0 } }],
+    ["span.outcome_evaluation_end", { result: "failed", usage: tokens, list_cost: null }],
+  );
+  expect(fold).toMatchObject({ modelRequests: 2, tokens: [14, 2, 0, 0] });
+  expect(fold).toMatchObject({ listCostNanoUsd: 5, unpricedRequests: 1 });
+});
+
 test("a fork begins at rest and owes nothing of what its origin had used", () => {
   const fold = folded(
     ["session.status_running"],

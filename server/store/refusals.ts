@@ -28,3 +28,11 @@ export function storeArchived(memoryStoreId: string): TendonError {
     { id: memoryStoreId },
   );
 }
+
+export function outcomeActive(outcomeId: string): TendonError {
+  return new TendonError(
+    "OUTCOME_ACTIVE",
+    `the session works towards the outcome "${outcomeId}"; wait for the end of its evaluation, or interrupt it`,
+    { outcome_id: outcomeId },
+  );
+}

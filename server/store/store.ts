@@ -28,6 +28,7 @@ import type { LogCopyStore } from "./log-copies.ts";
 import type { McpCallStore } from "./mcp-calls.ts";
 import type { MemoriesStore } from "./memories.ts";
 import type { MemoryStoreStore } from "./memory-stores.ts";
+import type { OutcomeStore } from "./outcomes.ts";
 import type { ReplicaStore } from "./replicas.ts";
 import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
@@ -68,6 +69,7 @@ export interface Store {
   readonly mcpCalls: McpCallStore;
   readonly memories: MemoriesStore;
   readonly memoryStores: MemoryStoreStore;
+  readonly outcomes: OutcomeStore;
   readonly replicas: ReplicaStore;
   readonly requestIds: RequestIdStore;
   readonly retention: RetentionStore;

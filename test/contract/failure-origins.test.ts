@@ -9,6 +9,7 @@ import * as brain from "../../harness/brain-events.ts";
 import { type ModelFailure, NO_USAGE } from "../../harness/loops/loop.ts";
 import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
 import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
+import { GRADER_UNREADABLE } from "../../harness/outcome/outcome-events.ts";
 import { type CallVerdict, HIGH_RISK, NOT_JUDGED } from "../../harness/permission/call-verdict.ts";
 import { newSessionState } from "../../harness/session-state.ts";
 import { type CatalogueTool, toolCatalogue } from "../../harness/tool-catalogue.ts";
@@ -156,6 +157,11 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       "a model that is given up",
       () => brain.failureEvents("sevt_s", MODEL_FAILURE, exhausted, state, newId),
       ["model MODEL_OVERLOADED", "model MODEL_OVERLOADED"],
+    ],
+    [
+      "a grader that nobody can read",
+      () => brain.exhaustedEvents({ type: "x", message: "x", ...GRADER_UNREADABLE }, state, newId),
+      ["model GRADER_UNREADABLE"],
     ],
     [
       "a loop that failed",

@@ -183,6 +183,21 @@ describe("sessions", () => {
     expect(JSON.parse(gone.stderr)).toMatchObject({ error: { reason: "NOT_FOUND", metadata: { id } } });
   });
 
+  test("an outcome is worked towards, judged, mended and reached, while it is followed", async () => {
+    const { id } = await json("session", "create");
+    const outcome = ["--outcome", "run: echo 41", "--rubric", "contains: 42"];
+    const sent = await installation.tendon(["session", "send", id, ...outcome, "--follow"]);
+    expect(sent.stdout).toMatch(
+      /evaluation 1: needs_revision[\s\S]*not met: contains: 42[\s\S]*evaluation 2: satisfied/,
+    );
+    expect(sent).toMatchObject({ code: 0 });
+    expect((await installation.tendon(["session", "get", id])).stdout).toMatch(
+      /outcome +outc_\w+: satisfied, iteration 1/,
+    );
+    const without = await installation.tendon(["session", "send", id, "--outcome", "x"]);
+    expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining("--rubric") });
+  });
+
   test("a position that the log has not reached is told as such", async () => {
     const { id } = await json("session", "create");
     const { code, stderr } = await installation.tendon(["session", "watch", id, "--after", "999"]);

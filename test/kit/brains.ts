@@ -3,6 +3,7 @@ import { Harness } from "../../harness/harness.ts";
 import { createClaudeLoop } from "../../harness/loops/claude/claude-loop.ts";
 import { ModelClient } from "../../harness/loops/claude/model-client.ts";
 import { createModelFetch } from "../../harness/loops/claude/model-fetch.ts";
+import { createTextModel } from "../../harness/loops/claude/text-requests.ts";
 import type { Loop } from "../../harness/loops/loop.ts";
 import { scriptedLoop } from "../../harness/loops/scripted/scripted-loop.ts";
 import type { RunnerSettings } from "../../harness/runner.ts";
@@ -55,6 +56,7 @@ export async function startBrains(options: {
   const harness = new Harness({
     server: options.through?.(clients) ?? clients,
     loops: new Map(loops.map((loop) => [loop.name, loop])),
+    ...(client && { textModel: createTextModel(client, "claude-test") }),
     capacity: options.capacity ?? 50,
     modelSource: "demo",
     build: "test",
@@ -62,6 +64,7 @@ export async function startBrains(options: {
       modelTimeoutMs: 60_000,
       retry: { firstMs: 5, maxMs: 20, totalMs: 60_000 },
       maxRounds: 10,
+      gradingHeartbeatMs: 10_000,
       ...options.settings,
     },
     drainMs: 500,

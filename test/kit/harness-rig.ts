@@ -73,6 +73,7 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
     const harness = new Harness({
       server: clients,
       loops,
+      textModel: createTextModel(client, "claude-test"),
       capacity: 200,
       modelSource: "gateway",
       build: "test",
@@ -80,7 +81,13 @@ export async function startRig(options: RigOptions = {}): Promise<Rig> {
       clock: systemClock,
       log: createLogger("harness", "silent"),
       ...options.harness,
-      settings: { modelTimeoutMs: 60_000, retry: FAST_RETRY, maxRounds: 1_000, ...options.settings },
+      settings: {
+        modelTimeoutMs: 60_000,
+        retry: FAST_RETRY,
+        maxRounds: 1_000,
+        gradingHeartbeatMs: 10_000,
+        ...options.settings,
+      },
       judge: new CallJudge({
         model: createTextModel(client, "claude-test"),
         modelId: JUDGING_MODEL,

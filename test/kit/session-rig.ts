@@ -34,6 +34,7 @@ import { createHintListener } from "../../server/store/postgres/head-hints.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
 import { createMemoryStoreStore } from "../../server/store/postgres/memory-stores.ts";
+import { createOutcomeStore } from "../../server/store/postgres/outcomes.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionResourceStore } from "../../server/store/postgres/session-resources.ts";
@@ -148,12 +149,13 @@ export async function startReplica(options: {
     work: createWorkStore(pool),
     clientCalls: createClientCallStore(pool),
     budgets: createBudgetStore(pool),
+    outcomes: createOutcomeStore(pool),
     threads: createThreadStore(pool),
     signingKey,
     agents: createAgentStore(pool),
     environments: createEnvironmentStore(pool),
     memory: createAttachments(createMemoryStoreStore(pool)),
-    files: createFileAttachments(createFileStore(pool)),
+    files: createFileAttachments(createFileStore(pool), createBlobStore(pool)),
     sessionResources: createSessionResourceStore(pool),
     filesChanged: async () => {},
     skills: createAgentSkills(createSkillStore(pool)),

@@ -1,8 +1,8 @@
 /** What stands in a request in place of the messages that a summary replaced. Pure. */
 import { parseObject, stringOf } from "../../event-payload.ts";
+import { shortened } from "../../shortened-text.ts";
 import { textBlock } from "./blocks.ts";
 import type { HistoryMessage } from "./message-list.ts";
-import { shortened } from "./transcript.ts";
 
 /** Of what the user said last, where the summary replaced it too. */
 const MAX_WORDS_BYTES = 8_000;

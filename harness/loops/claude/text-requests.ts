@@ -21,7 +21,8 @@ async function ask(
     const response = reader.finish();
     return { kind: "answer", text: textOf(response), stop: response.stop, usage: response.usage };
   } catch (error) {
-    if (error instanceof ModelFailed) return { kind: "failed", failure: error.failure };
+    if (error instanceof ModelFailed)
+      return { kind: "failed", failure: error.failure, isTooLong: error.tooLong !== undefined };
     if (error instanceof BrokenAnswer && !signal.aborted) return { kind: "failed", failure: broken(error) };
     throw error;
   }

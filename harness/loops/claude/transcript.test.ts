@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
+import { shortened } from "../../shortened-text.ts";
 import { blockWeight } from "./block-weight.ts";
 import type { HistoryMessage } from "./message-list.ts";
-import { shortened, transcript } from "./transcript.ts";
+import { transcript } from "./transcript.ts";
 
 const message = (role: HistoryMessage["role"], ...blocks: object[]): HistoryMessage => ({
   role,

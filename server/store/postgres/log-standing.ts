@@ -39,7 +39,8 @@ export async function standingOf(db: Queryable, sessionId: string): Promise<LogS
        exists (select 1 from events where session_id = $1 and type = any($3) and thread_id = ''
          and position > coalesce((select position from idle), 0)) as work,
        -- What waits after the tries were used up goes on waiting for a new message.
-       exists (select 1 from events e where session_id = $1 and type = 'user.message' and thread_id = ''
+       exists (select 1 from events e where session_id = $1 and thread_id = ''
+           and type in ('user.message', 'user.define_outcome')
            and not exists (select 1 from consumed_inputs c where c.session_id = $1 and c.event_id = e.event_id))
          and not exists (select 1 from idle where payload like '%retries_exhausted%') as waiting`,
     [sessionId, STATUS_TYPES, WORK_TYPES],

@@ -4,6 +4,7 @@ import { newId } from "../../../kit/ids.ts";
 import type { StatusName } from "../event-facts.ts";
 import type { Appended, NewEvent } from "../events.ts";
 import { CALL_TYPES, endedCall, type OpenCall } from "../open-calls.ts";
+import { endedOutcome } from "../outcomes.ts";
 import type { Cursor } from "../page.ts";
 import { sessionArchived } from "../refusals.ts";
 import type {
@@ -18,6 +19,7 @@ import { appendWithin } from "./append-within.ts";
 import { releaseBlobs } from "./blobs.ts";
 import { eraseLog, giveUpLog } from "./erase-log.ts";
 import { copyFiles, releaseFilesOf } from "./files.ts";
+import { openOutcome } from "./outcomes.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -361,8 +363,10 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
     );
   }
   const calls = await openCalls(transaction, sessionId);
+  const outcome = await openOutcome(transaction, sessionId);
   const appended = await appendAsServer(transaction, sessionId, [
     ...calls.map((call) => endedCall(call, openCallText, "SESSION_ARCHIVED")),
+    ...(outcome === undefined ? [] : [endedOutcome(outcome, "The session was archived.")]),
     ownEvent("session.status_terminated", "{}"),
   ]);
   await transaction.query("update sessions set archived_at = clock_timestamp() where session_id = $1", [

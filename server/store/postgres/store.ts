@@ -25,6 +25,7 @@ import { createLogCopyStore } from "./log-copies.ts";
 import { createMcpCallStore } from "./mcp-calls.ts";
 import { createMemoriesStore } from "./memories.ts";
 import { createMemoryStoreStore } from "./memory-stores.ts";
+import { createOutcomeStore } from "./outcomes.ts";
 import type { Pool } from "./pool.ts";
 import { createReplicaStore } from "./replicas.ts";
 import { createRequestIdStore } from "./request-ids.ts";
@@ -72,6 +73,7 @@ export function createPostgresStore(pool: Pool): Store {
     mcpCalls: createMcpCallStore(pool),
     memories: createMemoriesStore(pool),
     memoryStores: createMemoryStoreStore(pool),
+    outcomes: createOutcomeStore(pool),
     replicas: createReplicaStore(pool),
     requestIds: createRequestIdStore(pool),
     retention: createRetentionStore(pool),

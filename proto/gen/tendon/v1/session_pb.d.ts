@@ -195,6 +195,13 @@ export declare type Session = Message<"tendon.v1.Session"> & {
    * @generated from field: string deployment_id = 25;
    */
   deploymentId: string;
+
+  /**
+   * The newest outcomes that it was given, at most 20, oldest first; folded from its events.
+   *
+   * @generated from field: repeated tendon.v1.OutcomeEvaluation outcome_evaluations = 26;
+   */
+  outcomeEvaluations: OutcomeEvaluation[];
 };
 
 /**
@@ -202,6 +209,68 @@ export declare type Session = Message<"tendon.v1.Session"> & {
  * Use `create(SessionSchema)` to create a new message.
  */
 export declare const SessionSchema: GenMessage<Session>;
+
+/**
+ * How far a session is with an outcome that a client has defined (`user.define_outcome`).
+ *
+ * @generated from message tendon.v1.OutcomeEvaluation
+ */
+export declare type OutcomeEvaluation = Message<"tendon.v1.OutcomeEvaluation"> & {
+  /**
+   * Id with the prefix `outc_`; follows from that of the event.
+   *
+   * @generated from field: string outcome_id = 1;
+   */
+  outcomeId: string;
+
+  /**
+   * The event that defines it.
+   *
+   * @generated from field: string event_id = 2;
+   */
+  eventId: string;
+
+  /**
+   * What the agent is to reach, at most 8000 characters of it.
+   *
+   * @generated from field: string description = 3;
+   */
+  description: string;
+
+  /**
+   * What has come of it so far.
+   *
+   * @generated from field: tendon.v1.OutcomeResult result = 4;
+   */
+  result: OutcomeResult;
+
+  /**
+   * How often the work was judged and sent back before, from 0.
+   *
+   * @generated from field: int32 iteration = 5;
+   */
+  iteration: number;
+
+  /**
+   * What the grader said last, at most 8000 characters of it; empty before that.
+   *
+   * @generated from field: string explanation = 6;
+   */
+  explanation: string;
+
+  /**
+   * When its result became a terminal one; unset before.
+   *
+   * @generated from field: google.protobuf.Timestamp completed_at = 7;
+   */
+  completedAt?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.OutcomeEvaluation.
+ * Use `create(OutcomeEvaluationSchema)` to create a new message.
+ */
+export declare const OutcomeEvaluationSchema: GenMessage<OutcomeEvaluation>;
 
 /**
  * A session and all of its threads.
@@ -485,6 +554,74 @@ export declare type Usage = Message<"tendon.v1.Usage"> & {
  * Use `create(UsageSchema)` to create a new message.
  */
 export declare const UsageSchema: GenMessage<Usage>;
+
+/**
+ * What has come of an outcome.
+ *
+ * @generated from enum tendon.v1.OutcomeResult
+ */
+export enum OutcomeResult {
+  /**
+   * Not set.
+   *
+   * @generated from enum value: OUTCOME_RESULT_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * The agent has not begun to work on it.
+   *
+   * @generated from enum value: OUTCOME_RESULT_PENDING = 1;
+   */
+  PENDING = 1,
+
+  /**
+   * The agent works on it.
+   *
+   * @generated from enum value: OUTCOME_RESULT_RUNNING = 2;
+   */
+  RUNNING = 2,
+
+  /**
+   * The work is being judged.
+   *
+   * @generated from enum value: OUTCOME_RESULT_EVALUATING = 3;
+   */
+  EVALUATING = 3,
+
+  /**
+   * Terminal: every criterion of the rubric is met.
+   *
+   * @generated from enum value: OUTCOME_RESULT_SATISFIED = 4;
+   */
+  SATISFIED = 4,
+
+  /**
+   * Terminal: the work was judged as often as was allowed, and does not meet the rubric.
+   *
+   * @generated from enum value: OUTCOME_RESULT_MAX_ITERATIONS_REACHED = 5;
+   */
+  MAX_ITERATIONS_REACHED = 5,
+
+  /**
+   * Terminal: the rubric does not fit the task, or nobody could judge the work.
+   *
+   * @generated from enum value: OUTCOME_RESULT_FAILED = 6;
+   */
+  FAILED = 6,
+
+  /**
+   * Terminal: a client interrupted the session, or archived it.
+   *
+   * @generated from enum value: OUTCOME_RESULT_INTERRUPTED = 7;
+   */
+  INTERRUPTED = 7,
+}
+
+/**
+ * Describes the enum tendon.v1.OutcomeResult.
+ */
+export declare const OutcomeResultSchema: GenEnum<OutcomeResult>;
 
 /**
  * What a session does.

@@ -1424,7 +1424,8 @@ export declare const SessionService: GenService<{
    * Idempotency: an event whose id is already in the log returns the first position when type, thread, payload and
    * internal are equal. Without ids a retry may append twice.
    * Fails: NOT_FOUND, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
-   * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, INVALID_FIELD, MESSAGE_TOO_LARGE.
+   * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, OUTCOME_ACTIVE for a `user.define_outcome` while the session works
+   * towards another (metadata `outcome_id`), INVALID_FIELD, MESSAGE_TOO_LARGE.
    * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.EmitEvents

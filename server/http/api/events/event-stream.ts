@@ -16,7 +16,7 @@ import type { Event, Preview } from "../../../../proto/gen/tendon/v1/event_pb.js
 import { EventOrder, SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import type { ApiCall } from "../api-route.ts";
 import { valuesOf } from "../list-query.ts";
-import { eventText, isShown } from "./event-json.ts";
+import { eventText, isShown, isToldAgain } from "./event-json.ts";
 import { wholeEventText } from "./event-texts.ts";
 
 const DELTA_TYPES = ["agent.message", "agent.thinking"];
@@ -100,7 +100,7 @@ class EventStream {
         order: EventOrder.DESCENDING,
       });
       const found = events.filter(({ id }) => wanted.delete(id));
-      for (const event of found.reverse()) await this.frame(event, marker.position);
+      for (const event of found.reverse().filter(isToldAgain)) await this.frame(event, marker.position);
       const last = events.at(-1);
       if (!hasMore || last === undefined) return;
       beforePosition = last.position;

@@ -2,6 +2,8 @@
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import {
   type Budget,
+  type OutcomeEvaluation,
+  OutcomeResult,
   type Session,
   SessionStatus,
   StopReason,
@@ -25,7 +27,7 @@ export function sessionJson(session: Session, nowMs: number) {
     vault_ids: session.vaultIds,
     resources: session.resources.map((resource) => resourceJson(resource)),
     metadata: session.metadata,
-    outcome_evaluations: [],
+    outcome_evaluations: session.outcomeEvaluations.map(outcomeJson),
     usage: usageJson(usage),
     stats: {
       active_seconds: seconds(Number(session.usage?.activeMs ?? 0n)),
@@ -46,6 +48,19 @@ export const STATUSES: Readonly<Record<string, SessionStatus>> = {
   rescheduling: SessionStatus.RESCHEDULING,
   terminated: SessionStatus.TERMINATED,
 };
+
+function outcomeJson(outcome: OutcomeEvaluation) {
+  const { outcomeId, description, result, iteration, explanation, completedAt } = outcome;
+  return {
+    type: "outcome_evaluation",
+    outcome_id: outcomeId,
+    description,
+    result: OutcomeResult[result]!.toLowerCase(),
+    iteration,
+    explanation: explanation || null,
+    completed_at: timeJson(completedAt),
+  };
+}
 
 /** Something of a session that waits for its threads works. */
 export function statusJson({ status, stopReason }: Pick<Session, "status" | "stopReason">): string {
