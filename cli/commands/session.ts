@@ -249,6 +249,7 @@ function sessionText(session: Session): string {
       `${session.agent?.spec?.name ?? ""} ${session.agent?.id ?? ""} version ${session.agent?.version ?? 0}`,
     ],
     ["environment", session.environmentId],
+    ["deployment", session.deploymentId],
     ["slots", pairsText(session.slotEnvironmentIds)],
     ["metadata", pairsText(session.metadata)],
     ["thread of", session.rootSessionId && `${session.rootSessionId}, made by ${session.parentSessionId}`],

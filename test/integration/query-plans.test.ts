@@ -6,6 +6,8 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "../../kit/ids.ts";
 import type { NewEvent, ReadRequest } from "../../server/store/events.ts";
 import { appendBatch, appendItem } from "../../server/store/postgres/append-batch.ts";
+import { createDeploymentRunStore } from "../../server/store/postgres/deployment-runs.ts";
+import { createDeploymentStore } from "../../server/store/postgres/deployments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import type { Pool, Queryable } from "../../server/store/postgres/pool.ts";
@@ -344,6 +346,34 @@ test("sessions that are too old to keep are found past all younger ones", async 
   });
   expect(looked.readWhole).not.toContain("sessions");
   expect(looked.indexes).toEqual(expect.arrayContaining(["sessions_list", "sessions_pkey"]));
+});
+
+test("deployments that are due, the sessions of one, and its runs are found without reading all", async () => {
+  await pool.query(
+    `insert into deployments (deployment_id, workspace_id, agent_id, spec, next_scheduled_at, fires_at)
+     select 'depl_' || n, $1, $2, '{}', now() + n * interval '1 minute', now() + n * interval '1 minute'
+     from generate_series(-5, 5000) as n`,
+    [world.workspaceId, world.agentId],
+  );
+  await pool.query(
+    `insert into deployment_runs (run_id, workspace_id, deployment_id, agent_id, agent_version, session_id)
+     select 'drun_' || deployment_id, workspace_id, deployment_id, agent_id, 1, 'sesn_1' from deployments`,
+  );
+  await pool.query("analyze deployments, deployment_runs");
+  const due = await look((pool) => createDeploymentStore(pool).due(new Date(), 20));
+  expect(due).toEqual({ indexes: ["deployments_due"], readWhole: [] });
+  const page = { size: 20, after: undefined };
+  const times = { createdAtOrAfter: undefined, createdBefore: undefined };
+  const ofOne = { workspaceId: world.workspaceId, deploymentId: "depl_7", ...times };
+  const runs = await look((pool) =>
+    createDeploymentRunStore(pool).list({ ...ofOne, hasError: undefined, isScheduled: undefined, page }),
+  );
+  expect(runs.readWhole).toEqual([]);
+  const list = { ...ofOne, statuses: [], agentId: "", includeArchived: false, ascending: false };
+  const sessions = await look((pool) =>
+    createSessionStore(pool).list({ ...list, size: 20, after: undefined }),
+  );
+  expect(sessions).toEqual({ indexes: ["sessions_of_deployment"], readWhole: [] });
 });
 
 test("a statement that has no index to go by is seen, also inside a function", async () => {
