@@ -60,7 +60,7 @@ export interface WebhookEndpointStore {
   list(workspaceId: string | undefined, page: PageRequest): Promise<Page<WebhookEndpoint>>;
   /** Undefined when there is none in what the caller sees. Enabling makes all that waits due. */
   update(change: WebhookEndpointChange): Promise<WebhookEndpoint | undefined>;
-  /** False when there is none in what the caller sees. Its deliveries are erased by `prune`. */
+  /** With its deliveries. False when there is none in what the caller sees. */
   delete(endpointId: string, workspaceId: string | undefined, audit: AuditInput): Promise<boolean>;
   /** Adds a secret; those before it end after the overlap, those that are too many at once. False as in `delete`. */
   addSecret(added: {
@@ -155,7 +155,7 @@ export interface WebhookOutboxStore {
   /** How many wait because of it, at most MAX_REPLAYED. */
   replaySince(endpointId: string, since: Date, states: readonly WebhookDeliveryState[]): Promise<number>;
   /**
-   * Forgets what is older than `olderThanMs`, what endpoints have beyond `perEndpoint`, and what belongs to none any more.
+   * Forgets what is older than `olderThanMs`, and what endpoints have beyond `perEndpoint`.
    * Disables endpoints for which more than `perEndpoint` wait. Bounded; returns whether there may be more.
    */
   prune(bounds: { olderThanMs: number; perEndpoint: number }): Promise<boolean>;

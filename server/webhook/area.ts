@@ -22,7 +22,7 @@ export interface WebhookArea extends Area {
   rest(withinMs: number): Promise<void>;
 }
 
-const PRUNE_EVERY_MS = 60_000;
+const PRUNE_EVERY_MS = 10 * 60_000;
 /** Bounds what one round erases. */
 const MAX_PRUNES = 20;
 const KEPT_MS = 7 * 86_400_000;

@@ -17,6 +17,7 @@ import {
   WebhookService,
   WebhookState,
 } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
+import { createWebhookOutboxStore } from "../../server/store/postgres/webhook-outbox.ts";
 import { eventually } from "../kit/eventually.ts";
 import { newSealingKeys, startProxy, type TestProxy } from "../kit/proxy-rig.ts";
 import { startServer } from "../kit/server.ts";
@@ -358,6 +359,34 @@ describe("a receiver that fails", () => {
     receiver.answer = () => 410;
     await talked();
     await eventually(async () => (await get(endpointId)).disabledReason === "gone");
+    await gone(hooks);
+  });
+});
+
+describe("what is kept", () => {
+  it("has bounds: a backlog disables its endpoint, and what is old or too much is forgotten", async () => {
+    const hooks = await subscribed(RUNS);
+    const { receiver, endpointId } = hooks;
+    await receiver.close();
+    await talked(2);
+    const outbox = createWebhookOutboxStore(rig.database.pool());
+    const long = 86_400_000;
+    await eventually(async () => (await deliveries(endpointId)).length === 4);
+    await outbox.prune({ olderThanMs: long, perEndpoint: 3 });
+    expect((await get(endpointId)).disabledReason).toBe("backlog_full");
+    expect(await deliveries(endpointId, WebhookDeliveryState.PENDING)).toHaveLength(4);
+    await receiver.open();
+    await webhooks().updateWebhookEndpoint({ endpointId, state: WebhookState.ENABLED });
+    await eventually(() => receiver.taken.length === 4);
+    await settled(endpointId);
+    await outbox.prune({ olderThanMs: long, perEndpoint: 1 });
+    expect((await deliveries(endpointId)).map(({ eventType }) => eventType)).toEqual([RUNS[1]]);
+    await outbox.prune({ olderThanMs: 0, perEndpoint: 1 });
+    for (const table of ["webhook_events", "webhook_deliveries", "webhook_lanes"])
+      expect([table, (await rig.database.pool().query(`select 1 from ${table}`)).rowCount]).toEqual([
+        table,
+        0,
+      ]);
     await gone(hooks);
   });
 });

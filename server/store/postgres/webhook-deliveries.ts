@@ -124,7 +124,7 @@ async function prune(
   );
   let isMore = rowCount === PRUNE_LIMIT;
   isMore = (await pruneBeyond(pool, perEndpoint)) || isMore;
-  isMore = (await pruneOrphans(pool)) || isMore;
+  await inTransaction(pool, pruneLanes);
   return isMore;
 }
 
@@ -144,15 +144,15 @@ async function pruneBeyond(pool: Pool, perEndpoint: number): Promise<boolean> {
   return rowCount === PRUNE_LIMIT;
 }
 
-/** What is left of endpoints that were deleted, and lanes of which nothing waits. */
-async function pruneOrphans(pool: Pool): Promise<boolean> {
-  const { rowCount } = await pool.query(
-    `delete from webhook_deliveries where delivery_id in (
-       select delivery_id from webhook_deliveries d
-         where not exists (select 1 from webhook_endpoints e where e.endpoint_id = d.endpoint_id) limit ${PRUNE_LIMIT})`,
-  );
-  await inTransaction(pool, pruneLanes);
-  return rowCount === PRUNE_LIMIT;
+/** Of an endpoint that is gone, a batch at a time. What is left when that is cut short goes with its events. */
+export async function eraseDeliveries(pool: Pool, endpointId: string): Promise<void> {
+  const erase = () =>
+    pool.query(
+      `delete from webhook_deliveries where delivery_id in (
+         select delivery_id from webhook_deliveries where endpoint_id = $1 limit ${PRUNE_LIMIT})`,
+      [endpointId],
+    );
+  while ((await erase()).rowCount === PRUNE_LIMIT);
 }
 
 /** Locked first: what is added to a lane meanwhile is seen by the second statement, or comes after it. */

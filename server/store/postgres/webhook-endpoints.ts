@@ -20,6 +20,7 @@ import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
 import { timeField } from "./timestamps.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
+import { eraseDeliveries } from "./webhook-deliveries.ts";
 
 interface Row {
   endpoint_id: string;
@@ -58,14 +59,18 @@ export function createWebhookEndpointStore(pool: Pool): WebhookEndpointStore {
       );
     },
     update: (change) => inTransaction(pool, (transaction) => update(transaction, change)),
-    delete: (endpointId, workspaceId, audit) =>
-      inTransaction(pool, async (transaction) => {
+    async delete(endpointId, workspaceId, audit) {
+      const deleted = await inTransaction(pool, async (transaction) => {
         const before = await findRow(transaction, endpointId, workspaceId, "for update");
         if (before === undefined) return false;
         await transaction.query("delete from webhook_endpoints where endpoint_id = $1", [endpointId]);
         await insertAudit(transaction, { ...audit, workspaceId: before.workspace_id });
         return true;
-      }),
+      });
+      // Not in that transaction: whoever writes an attempt down locks deliveries before endpoints.
+      if (deleted) await eraseDeliveries(pool, endpointId);
+      return deleted;
+    },
     addSecret: ({ endpointId, workspaceId, secret, overlapMs, audit }) =>
       inTransaction(pool, async (transaction) => {
         const before = await findRow(transaction, endpointId, workspaceId, "for update");
