@@ -9,7 +9,7 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Backoff } from "../kit/backoff.ts";
-import type { Clock } from "../kit/clock.ts";
+import { type Clock, within } from "../kit/clock.ts";
 import type { Connection } from "../kit/dial/dial.ts";
 import { messageOf, TendonError } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
@@ -31,6 +31,8 @@ import type { Webhooks } from "./webhooks/webhooks.ts";
 const BACKOFF = { firstMs: 100, maxMs: 10_000, resetAfterMs: 30_000 };
 /** How long the server may take to say welcome. */
 const WELCOME_TIMEOUT_MS = 10_000;
+/** For the server to read what was answered before a stop. */
+const LEAVE_WITHIN_MS = 1_000;
 /** For a server that leaves the numbers out. */
 const DEFAULT_BEAT_MS = 5_000;
 const DEFAULT_TIMEOUT_MS = 15_000;
@@ -57,6 +59,8 @@ export class ServerLink implements Service {
   private readonly deps: ServerLinkDeps;
   private readonly stopping = new AbortController();
   private loop: Promise<void> | undefined;
+  private leaving = false;
+  private endSending = () => {};
 
   constructor(deps: ServerLinkDeps) {
     this.deps = deps;
@@ -67,7 +71,12 @@ export class ServerLink implements Service {
     this.loop ??= this.run();
   }
 
+  /** What was answered is heard: the server ends the call once it has read all of it. */
   async stop(): Promise<void> {
+    this.leaving = true;
+    this.endSending();
+    const over = this.connected ? (this.loop ?? Promise.resolve()) : Promise.resolve();
+    await within(this.deps.clock, LEAVE_WITHIN_MS, over, () => new Error("late")).catch(() => {});
     this.stopping.abort(new TendonError("CANCELLED", "the proxy stops"));
     await this.loop;
   }
@@ -75,7 +84,7 @@ export class ServerLink implements Service {
   private async run(): Promise<void> {
     const { clock, log } = this.deps;
     const backoff = new Backoff(clock, BACKOFF);
-    while (!this.stopping.signal.aborted) {
+    while (!this.stopping.signal.aborted && !this.leaving) {
       try {
         await this.attempt(backoff);
         log.info("the server ended the connection");
@@ -84,6 +93,7 @@ export class ServerLink implements Service {
           log.warn({ error: messageOf(error) }, "no connection to the server");
       }
       this.connected = false;
+      if (this.leaving) return;
       await clock.sleep(backoff.nextDelayMs(), this.stopping.signal).catch(() => {});
     }
   }
@@ -93,6 +103,7 @@ export class ServerLink implements Service {
     const ended = new AbortController();
     const signal = AbortSignal.any([ended.signal, this.stopping.signal]);
     const call = connection.client(ProxyService).connect({ signal });
+    this.endSending = () => call.end();
     const give = (message: string) => ended.abort(new TendonError("UNAVAILABLE", message));
     let lastHeardMs = clock.monotonicMs();
     let stopBeating = clock.after(WELCOME_TIMEOUT_MS, () => give("the server did not say welcome in time"));
@@ -134,6 +145,7 @@ export class ServerLink implements Service {
       }
     } finally {
       stopBeating();
+      this.endSending = () => {};
       call.cancel();
     }
   }

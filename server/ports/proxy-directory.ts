@@ -49,6 +49,8 @@ export interface AskOptions {
 export interface ProxyDirectory {
   /** Where harnesses reach one of the connected proxies; empty while none is connected. Answered from memory. */
   anyUrl(): string;
+  /** Whether one is connected, here or elsewhere. Answered from memory. */
+  isAnyConnected(): boolean;
   /** A session ended: every proxy closes what is open for it. Lossy; a proxy that misses it lets its own time limits decide. */
   forgetSession(sessionId: string): void;
   /**

@@ -85,6 +85,10 @@ export class ProxyConnections implements ProxyDirectory, Service {
     return urls[this.next % urls.length] ?? "";
   }
 
+  isAnyConnected(): boolean {
+    return this.open.size > 0 || this.elsewhere.length > 0;
+  }
+
   ask(ask: ProxyAsk, options: AskOptions): Promise<ProxyAnswer> {
     return this.serving(ask.value).length > 0 ? this.askHere(ask, options) : this.askElsewhere(ask, options);
   }

@@ -11,6 +11,7 @@ export const WEBHOOK_EVENT_TYPES = [
   "session.status_idled",
   "session.status_rescheduled",
   "session.status_terminated",
+  "session.outcome_evaluation_ended",
   "session.thread_created",
   "session.thread_idled",
   "session.thread_terminated",

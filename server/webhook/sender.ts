@@ -19,7 +19,7 @@ import { retryDelayMs, verdictOn } from "./rules.ts";
 
 export interface SenderDeps {
   readonly outbox: Pick<WebhookOutboxStore, "route" | "claim" | "oldest" | "record" | "release">;
-  readonly proxies: Pick<ProxyDirectory, "ask" | "anyUrl">;
+  readonly proxies: Pick<ProxyDirectory, "ask" | "isAnyConnected">;
   readonly installationId: string;
   readonly clock: Clock;
   readonly log: Logger;
@@ -100,7 +100,7 @@ export class WebhookSender implements Service {
   private async claim(): Promise<ClaimedLane[]> {
     const { outbox, proxies, leaseMs = LEASE_MS } = this.deps;
     const limit = MAX_AT_ONCE - this.lanes.size;
-    if (limit <= 0 || proxies.anyUrl() === "") return [];
+    if (limit <= 0 || !proxies.isAnyConnected()) return [];
     return outbox.claim({ limit, perEndpoint: MAX_PER_ENDPOINT, leaseMs });
   }
 

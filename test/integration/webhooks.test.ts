@@ -5,6 +5,7 @@ import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { isTendonError } from "../../kit/errors.ts";
+import { newId } from "../../kit/ids.ts";
 import type { SealingKeys } from "../../mcp-proxy/sealing-key.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
@@ -17,6 +18,8 @@ import {
   WebhookService,
   WebhookState,
 } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
+import { appendWithin } from "../../server/store/postgres/append-within.ts";
+import { inTransaction } from "../../server/store/postgres/transaction.ts";
 import { createWebhookOutboxStore } from "../../server/store/postgres/webhook-outbox.ts";
 import { eventually } from "../kit/eventually.ts";
 import { newSealingKeys, startProxy, type TestProxy } from "../kit/proxy-rig.ts";
@@ -238,6 +241,31 @@ describe("what arrives", () => {
     expect(hooks.receiver.taken.every((hook) => unwrap(hook, hooks.secret).type === "event")).toBe(true);
     await gone(hooks);
   });
+  it("tells of each evaluation of an outcome once, also when its end is appended again", async () => {
+    const type = "session.outcome_evaluation_ended";
+    const hooks = await subscribed([type]);
+    const sessionId = await talked();
+    const append = (ids: string[]) =>
+      inTransaction(rig.database.pool(), (transaction) =>
+        appendWithin(transaction, {
+          sessionId,
+          authority: "server",
+          events: ids.map((id) => ({
+            ...{ id, type: "span.outcome_evaluation_end", threadId: "", internal: undefined },
+            payload: '{"result":"satisfied"}',
+          })),
+        }),
+      );
+    const [one, two, three] = [newId("event"), newId("event"), newId("event")];
+    await append([one]);
+    await append([one]);
+    await append([two, three]);
+    await eventually(() => hooks.receiver.taken.length >= 3);
+    await settled(hooks.endpointId);
+    expect(typesAbout(hooks.receiver, sessionId)).toEqual([type, type, type]);
+    expect(hooks.receiver.seen).toHaveLength(3);
+    await gone(hooks);
+  });
 });
 
 describe("a receiver that fails", () => {
@@ -382,11 +410,12 @@ describe("what is kept", () => {
     await outbox.prune({ olderThanMs: long, perEndpoint: 1 });
     expect((await deliveries(endpointId)).map(({ eventType }) => eventType)).toEqual([RUNS[1]]);
     await outbox.prune({ olderThanMs: 0, perEndpoint: 1 });
-    for (const table of ["webhook_events", "webhook_deliveries", "webhook_lanes"])
-      expect([table, (await rig.database.pool().query(`select 1 from ${table}`)).rowCount]).toEqual([
-        table,
-        0,
-      ]);
+    const pool = rig.database.pool();
+    expect((await pool.query("select 1 from webhook_events")).rowCount).toBe(0);
+    expect(
+      (await pool.query("select 1 from webhook_lanes where endpoint_id = $1", [endpointId])).rowCount,
+    ).toBe(0);
+    expect(await deliveries(endpointId)).toEqual([]);
     await gone(hooks);
   });
 });

@@ -18,6 +18,7 @@ import { files } from "./0016-files.ts";
 import { workQueue } from "./0017-work-queue.ts";
 import { webhooks } from "./0018-webhooks.ts";
 import { deployments } from "./0019-deployments.ts";
+import { webhookOutcomes } from "./0020-webhook-outcomes.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -42,4 +43,5 @@ export const migrations: readonly Migration[] = [
   workQueue,
   webhooks,
   deployments,
+  webhookOutcomes,
 ];

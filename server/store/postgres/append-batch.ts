@@ -58,7 +58,8 @@ export async function appendBatch(
     const appended = await appendPlain(queryable, only);
     if (appended) return [{ kind: "done", appended }];
   }
-  const { rows } = await queryable.query<{ answer: string }>(STATEMENT, encode(items, waits));
+  const { sql, values } = statementFor(items, waits);
+  const { rows } = await queryable.query<{ answer: string }>(sql, values);
   const [time, ...lines] = rows[0]!.answer.split("\n");
   const at = new Date(Number(time));
   const rested = lines[items.length];
@@ -76,6 +77,7 @@ export async function appendBatch(
 function isPlain({ request, facts }: AppendItem): boolean {
   const [fact] = facts;
   if (!fact || facts.length !== 1 || fact.answers !== undefined || fact.fold) return false;
+  if (request.events.some(isNoted)) return false;
   return fact.consumed.length === 0 && (fact.call === undefined || request.authority !== "client");
 }
 
@@ -111,6 +113,21 @@ async function appendPlain(
 
 const PARAMETERS = 25;
 const STATEMENT = `select append_events(${Array.from({ length: PARAMETERS }, (_, index) => `$${index + 1}`).join(", ")}) as answer`;
+
+/** Webhooks tell of these; of all others that webhooks tell, the database hears by rows that they change. */
+const isNoted = ({ type }: NewEvent) => type === "span.outcome_evaluation_end";
+
+/** What is to be told is noted behind the append, by the same statement; most batches hold nothing of it. */
+function statementFor(items: readonly AppendItem[], waits: boolean): { sql: string; values: unknown[] } {
+  const values = encode(items, waits);
+  const noted = items.flatMap(({ request: { sessionId, events } }) =>
+    events.filter(isNoted).map(({ id }) => ({ sessionId, id })),
+  );
+  if (noted.length === 0) return { sql: STATEMENT, values };
+  const sql = `with appended as materialized (${STATEMENT})
+    select answer, note_outcome_ends($${PARAMETERS + 1}::text[], $${PARAMETERS + 2}::text[]) from appended`;
+  return { sql, values: [...values, noted.map(({ sessionId }) => sessionId), noted.map(({ id }) => id)] };
+}
 
 /** The parameters of `append_events`, in its order. */
 function encode(items: readonly AppendItem[], waits: boolean): unknown[] {

@@ -153,6 +153,7 @@ export async function eraseDeliveries(pool: Pool, endpointId: string): Promise<v
       [endpointId],
     );
   while ((await erase()).rowCount === PRUNE_LIMIT);
+  await pool.query("delete from webhook_lanes where endpoint_id = $1", [endpointId]);
 }
 
 /** Locked first: what is added to a lane meanwhile is seen by the second statement, or comes after it. */
