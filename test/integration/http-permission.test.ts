@@ -246,6 +246,15 @@ describe("the official client", () => {
     expect(uses(events).at(-1)).toMatchObject(judged("deny", "indeterminate"));
     expect(judging("safe later")).toHaveLength(0);
     expect(events.at(-1)).toMatchObject({ stop_reason: { type: "budget_reached" } });
+    // Without a budget it goes on where it was, and the refusal stands.
+    expect((await client.beta.sessions.update(sessionId, { budget: null })).budget).toBeNull();
+    const after = await idle(sessionId, 3);
+    expect(after.at(-1)).toMatchObject({ stop_reason: { type: "end_turn" } });
+    expect(after.filter(({ type }) => type === "session.updated")).toMatchObject([
+      { budget: { max_turns: 1 } },
+      { budget: null },
+    ]);
+    expect(judging("safe later")).toHaveLength(0);
   });
 });
 
