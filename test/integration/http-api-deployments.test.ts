@@ -285,6 +285,7 @@ describe("lists", () => {
 });
 
 describe("bad requests", () => {
+  const outcome = { type: "user.define_outcome", rubric: { type: "text", content: "It is short." } };
   const cases: [what: string, change: object, field: string][] = [
     ["no name", { name: "" }, "name"],
     ["no event", { initial_events: [] }, "initial_events"],
@@ -299,6 +300,11 @@ describe("bad requests", () => {
       "an outcome without a rubric",
       { initial_events: [{ type: "user.define_outcome", description: "d" }] },
       "initial_events[0].rubric",
+    ],
+    [
+      "two outcomes",
+      { initial_events: Array(2).fill({ ...outcome, description: "d" }) },
+      "initial_events[1].type",
     ],
     [
       "only a system message",
