@@ -7,9 +7,11 @@ import { AdminService } from "../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../proto/gen/tendon/v1/agent_service_pb.js";
 import { DeploymentService } from "../proto/gen/tendon/v1/deployment_service_pb.js";
 import { EnvironmentService } from "../proto/gen/tendon/v1/environment_service_pb.js";
+import { FileService } from "../proto/gen/tendon/v1/file_service_pb.js";
 import { HandService } from "../proto/gen/tendon/v1/hand_service_pb.js";
 import { MemoryService } from "../proto/gen/tendon/v1/memory_service_pb.js";
 import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { SkillService } from "../proto/gen/tendon/v1/skill_service_pb.js";
 import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import { VaultService } from "../proto/gen/tendon/v1/vault_service_pb.js";
 import { WebhookService } from "../proto/gen/tendon/v1/webhook_service_pb.js";
@@ -45,6 +47,8 @@ export interface Api {
   readonly target: Target;
   readonly sessions: Client<typeof SessionService>;
   readonly memory: Client<typeof MemoryService>;
+  readonly files: Client<typeof FileService>;
+  readonly skills: Client<typeof SkillService>;
   readonly threads: Client<typeof ThreadService>;
   readonly hands: Client<typeof HandService>;
   readonly agents: Client<typeof AgentService>;
@@ -129,6 +133,8 @@ export function connectTo(target: Target): Api {
     target,
     sessions: client(SessionService),
     memory: client(MemoryService),
+    files: client(FileService),
+    skills: client(SkillService),
     threads: client(ThreadService),
     hands: client(HandService),
     agents: client(AgentService),

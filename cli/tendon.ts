@@ -9,12 +9,14 @@ import { addCredentialCommands } from "./commands/credential.ts";
 import { addDeploymentCommands } from "./commands/deployment.ts";
 import { addDoctorCommand } from "./commands/doctor.ts";
 import { addEnvironmentCommands } from "./commands/environment.ts";
+import { addFileCommands } from "./commands/file.ts";
 import { addHandCommands } from "./commands/hand.ts";
 import { addHandAgentCommands } from "./commands/hand-agent.ts";
 import { addKeyCommands } from "./commands/key.ts";
 import { addMemoryCommands } from "./commands/memory.ts";
 import { addProgramCommands } from "./commands/programs.ts";
 import { addSessionCommands } from "./commands/session.ts";
+import { addSkillCommands } from "./commands/skill.ts";
 import { addStartCommand } from "./commands/start.ts";
 import { addVaultCommands } from "./commands/vault.ts";
 import { addWebhookCommands } from "./commands/webhook.ts";
@@ -52,6 +54,8 @@ export function createTendonCommand(): Command {
     addEnvironmentCommands,
     addDeploymentCommands,
     addMemoryCommands,
+    addFileCommands,
+    addSkillCommands,
     addHandCommands,
     addHandAgentCommands,
     addVaultCommands,

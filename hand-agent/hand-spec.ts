@@ -82,8 +82,8 @@ function trustMount({ name, capabilities }: Driver): MountSpec {
 }
 
 /** Whether git in the hand is carried to the proxy. */
-function hasGit(network: HandNetwork | undefined): boolean {
-  return network?.mode === "limited" && network.tunnels?.git === true;
+export function hasGit(network: HandNetwork | undefined): boolean {
+  return network !== undefined && network.mode !== "none" && network.tunnels?.git === true;
 }
 
 function repositoriesOf({ resources }: ProvisionCommand): GitRepository[] {
@@ -183,8 +183,9 @@ function networkOf(environment: EnvironmentSpec | undefined): HandNetwork | unde
 }
 
 /**
- * A hand that reaches nothing, or some hosts, has a relay for what goes to the proxy. One with the machine's network has
- * none: no port of this machine is opened for it.
+ * A hand that reaches nothing, or some hosts, has a relay for what goes to the proxy; a container that reaches all has one for
+ * git, which programs are led to by git's own settings. One with the machine's network has none: no port of this machine is
+ * opened for it.
  */
 function withTunnels(
   network: HandNetwork | undefined,
@@ -195,8 +196,10 @@ function withTunnels(
   // What drivers give where nothing is said: containers reach nothing.
   const byDefault = driver.capabilities.containers === true ? ({ mode: "none" } as const) : undefined;
   const own = network ?? byDefault;
-  if (own === undefined || own.mode === "unrestricted") return network;
   const { git, egressHosts } = tunnels;
+  if (own?.mode === "unrestricted" && driver.capabilities.containers === true && git)
+    return { mode: "unrestricted", tunnels: { handId, git, egressHosts: [] } };
+  if (own === undefined || own.mode === "unrestricted") return network;
   const allowedHosts = own.mode === "limited" ? own.allowedHosts : [];
   return { mode: "limited", allowedHosts, tunnels: { handId, git, egressHosts } };
 }

@@ -24,7 +24,7 @@ import {
   raiseOwner,
   statusOf,
 } from "./hand-slot.ts";
-import { handSpecOf } from "./hand-spec.ts";
+import { handSpecOf, hasGit } from "./hand-spec.ts";
 import { type HandRecord, HandsFile } from "./hands-file.ts";
 import { fillMounts, type Mounts } from "./mounts/mounts.ts";
 import { ProvisionTurns } from "./provision-turns.ts";
@@ -357,7 +357,7 @@ export class Hands {
     if (!command.resources.some(({ kind }) => kind.case === "gitRepository")) return;
     if (repositories === undefined) throw new HandError("this hand agent clones no repositories");
     const withinMs = Math.max(0, deadlineMs - clock.monotonicMs()) * SHARE_FOR_REPOSITORIES;
-    const hasRelay = spec.network?.mode === "limited" && spec.network.tunnels?.git === true;
+    const hasRelay = hasGit(spec.network);
     record.repositories = await repositories.give(hand, command, { withinMs, hasRelay, signal });
   }
 

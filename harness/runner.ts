@@ -15,6 +15,7 @@ import type { Tracing } from "../kit/trace.ts";
 import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { answersDue } from "./answers-due.ts";
 import {
   awaitEvents,
   brainEvent,
@@ -233,23 +234,20 @@ export class Runner {
     return this.leaving.signal.aborted || this.options.draining.aborted;
   }
 
+  /** Since this holder got the session its agent was changed: who takes it next gets the new one. */
+  private get hasOldAgent(): boolean {
+    return this.view.state.agentChangedAt > (this.options.assignment.session?.head ?? 0n);
+  }
+
   private async runSteps(): Promise<Release> {
     for (;;) {
       const step = nextStep(this.view.state, this.steps);
-      if (step.kind === "rest") return { reason: ReleaseReason.IDLE, ...this.answersDue() };
-      if (this.isLeaving && LONG.has(step.kind)) return { reason: ReleaseReason.DRAINING };
+      if (step.kind === "rest")
+        return { reason: ReleaseReason.IDLE, ...answersDue(this.view.state, this.options.clock.nowMs()) };
+      const passesOn = this.isLeaving || (step.kind === "ask" && this.hasOldAgent);
+      if (passesOn && LONG.has(step.kind)) return { reason: ReleaseReason.DRAINING };
       await this.take(step);
     }
-  }
-
-  /** Of the calls that wait for clients, when the first has waited long enough, as far as this clock can tell. */
-  private answersDue(): { answersDueAfterMs?: number } {
-    const { announcedCalls, announcedAtMs, openCalls } = this.view.state;
-    const calls = [...openCalls.values()].filter(({ eventId }) => announcedCalls?.has(eventId));
-    const timeouts = calls.map((call) => call.answerTimeoutMs).filter((ms) => ms > 0);
-    if (timeouts.length === 0) return {};
-    const waitedMs = announcedAtMs === undefined ? 0 : this.options.clock.nowMs() - announcedAtMs;
-    return { answersDueAfterMs: Math.max(0, Math.min(...timeouts) - Math.max(0, waitedMs)) };
   }
 
   private async take(step: Exclude<NextStep, { kind: "rest" }>): Promise<void> {

@@ -127,6 +127,8 @@ export interface SessionState {
   readonly handSlots: Set<string>;
   /** What is known of the MCP servers that were asked for their tools, by name. */
   readonly mcpServers: Map<string, KnownServer>;
+  /** Where the session's agent was changed the last time; 0 for never. */
+  agentChangedAt: bigint;
 }
 
 export function newSessionState(): SessionState {
@@ -160,6 +162,7 @@ export function newSessionState(): SessionState {
     unpricedRequests: 0,
     handSlots: new Set(),
     mcpServers: new Map(),
+    agentChangedAt: 0n,
   };
 }
 
@@ -274,7 +277,12 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     if (unused === true) state.handSlots.delete(stringOf(slot));
   },
   "session.updated": (state, event) => {
-    if (payloadOf(event).budget !== undefined) state.atBudget = false;
+    const { budget, agent } = payloadOf(event);
+    if (budget !== undefined) state.atBudget = false;
+    if (agent === undefined) return;
+    state.agentChangedAt = event.position;
+    // By the same name there may be another server now.
+    state.mcpServers.clear();
   },
 };
 

@@ -14,8 +14,8 @@ export function withSkillNote(agent: Agent): Agent {
   const skills = spec?.skills.filter(({ name }) => name !== "") ?? [];
   if (spec === undefined || skills.length === 0) return agent;
   const entries = skills.map(
-    ({ name, description }) =>
-      `- skills/${name}/SKILL.md (${name}): ${description.trim().replaceAll(/\s*\n\s*/g, " ")}`,
+    ({ name, directory, description }) =>
+      `- skills/${directory || name}/SKILL.md (${name}): ${description.trim().replaceAll(/\s*\n\s*/g, " ")}`,
   );
   const note = ["<skills>", INTRODUCTION, ...entries, "</skills>"].join("\n");
   const system = spec.system.trim() === "" ? note : `${spec.system}\n\n${note}`;

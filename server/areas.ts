@@ -28,7 +28,7 @@ import type { SessionArea } from "./session/area.ts";
 import { createSessionArea } from "./session/area.ts";
 import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
-import { createVaultArea } from "./vault/area.ts";
+import { createVaultArea, type VaultArea } from "./vault/area.ts";
 import { createWebhookArea } from "./webhook/area.ts";
 import { createWorkArea, type WorkArea } from "./work/area.ts";
 
@@ -67,15 +67,14 @@ export function createAreas(deps: AreaDeps): Area[] {
     tunnels: () => tunnel.streams,
     loseLease: (sessionId, detail) => harness.lose(sessionId, detail),
   });
-  const { memory, file, skill } = createKept(deps);
+  const { memory, file, skill, forSessions } = createKept(deps);
   const dispatch = announcingDispatch(() => harness.dispatch, peer.tell);
   const session = createSessionArea({
     ...deps,
     ...store,
     agentRules: createAgentRules(store.agents, skill.ofAgents),
-    memory: memory.attachments,
-    files: file.attachments,
-    skills: skill.ofAgents,
+    ...forSessions,
+    sealing: { seal: (whose, use, secret) => vault.sealing.seal(whose, use, secret) },
     filesChanged: (sessionId) => hand.files.uploadsChanged(sessionId),
     passPreviews: peer.passPreviews,
     isAlone: peer.isAlone,
@@ -140,11 +139,11 @@ function createSending(deps: AreaDeps, proxy: Area & { readonly directory: Proxy
 
 /** What outlives sessions and is given to them. */
 function createKept({ store, defaultWorkspaceId, clock, log }: AreaDeps) {
-  return {
-    memory: createMemoryArea({ store, defaultWorkspaceId, clock, log }),
-    file: createFileArea({ store, defaultWorkspaceId, clock, log }),
-    skill: createSkillArea({ store, defaultWorkspaceId }),
-  };
+  const memory = createMemoryArea({ store, defaultWorkspaceId, clock, log });
+  const file = createFileArea({ store, defaultWorkspaceId, clock, log });
+  const skill = createSkillArea({ store, defaultWorkspaceId });
+  const forSessions = { memory: memory.attachments, files: file.attachments, skills: skill.ofAgents };
+  return { memory, file, skill, forSessions };
 }
 
 /** A lease that is withdrawn here is so everywhere. */
@@ -162,7 +161,7 @@ function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () 
   return servesVariables ? new SandboxAuthorities({ proxies, clock }) : undefined;
 }
 
-function createVault(deps: AreaDeps, proxies: ProxyDirectory, sessionLog: SessionLog): Area {
+function createVault(deps: AreaDeps, proxies: ProxyDirectory, sessionLog: SessionLog): VaultArea {
   const { store } = deps;
   const calls = createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog });
   return createVaultArea({ ...deps, ...store, proxies, calls });

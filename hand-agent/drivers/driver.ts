@@ -112,7 +112,11 @@ export type HandNetwork =
       /** What the relay carries to the proxy. */
       readonly tunnels?: TunnelledTraffic;
     }
-  | { readonly mode: "unrestricted" };
+  | {
+      readonly mode: "unrestricted";
+      /** What a relay beside it carries to the proxy: git alone. */
+      readonly tunnels?: TunnelledTraffic;
+    };
 
 export interface HandSpec {
   readonly handId: string;

@@ -3,7 +3,7 @@
  * being made: what is wrong is told, and nothing of it is left.
  *
  * Where the hand has a relay, git's requests go through it to the proxy, which has the credential, and the proxy is asked
- * before. A hand with a network of its own has no such way: there git goes straight out, and has no credential.
+ * before. A hand with the machine's network has no such way: there git goes straight out, and has no credential.
  */
 import { join, resolve } from "node:path";
 import type { Clock } from "../../kit/clock.ts";
@@ -222,7 +222,7 @@ function cloneProblem(code: number, text: string, path: string, url: string): Re
       return new RepositoryProblem("checkout", "upstream", said);
   }
   if (/could not read Username|Authentication failed/.test(text)) {
-    const why = `authentication failed: ${new URL(url).host} wants a credential. Credentials are used for hands with the network "none" or "limited" alone`;
+    const why = `authentication failed: ${new URL(url).host} wants a credential. Credentials are used for containers, and for hands with the network "none" or "limited" alone`;
     return new RepositoryProblem("authentication", "upstream", why);
   }
   if (/returned error: 403/.test(text)) return new RepositoryProblem("forbidden", "upstream", said);

@@ -26,6 +26,7 @@ export function checkDeploymentSpec(spec: DeploymentSpec): void {
   if (spec.name.trim() === "") throw invalidField("spec.name", "is required");
   if (spec.agentId === "") throw invalidField("spec.agent_id", "is required");
   checkInitialEvents(spec.initialEvents);
+  refuseTokens(spec.resources);
   if (spec.schedule !== undefined) timesOf(spec.schedule);
   const bytes = Buffer.byteLength(toJsonString(DeploymentSpecSchema, spec));
   if (bytes > MAX_SPEC_BYTES)
@@ -34,6 +35,15 @@ export function checkDeploymentSpec(spec: DeploymentSpec): void {
       `spec: has ${bytes} bytes, a deployment has at most ${MAX_SPEC_BYTES}; large documents are files`,
       { field: "spec", bytes: String(bytes), limit: String(MAX_SPEC_BYTES) },
     );
+}
+
+/** What a deployment is, is kept and shown as it is. */
+function refuseTokens(resources: DeploymentSpec["resources"]): void {
+  for (const [at, { kind }] of resources.entries()) {
+    if (kind.case !== "gitRepository" || kind.value.authorizationToken === "") continue;
+    const path = `spec.resources[${at}].git_repository.authorization_token`;
+    throw invalidField(path, "a deployment keeps no tokens; put it into a vault that the deployment names");
+  }
 }
 
 function checkInitialEvents(events: readonly EventInput[]): void {

@@ -3,13 +3,15 @@
  * `tunnel/` decides at each again.
  */
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { gitDestinations } from "../../kit/vault/destination.ts";
 import { placeholderOf } from "../../kit/vault/placeholder.ts";
+import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 import type { HandTunnelsSchema } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { HandResource } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { CredentialUse } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { HandRecord } from "../store/hands.ts";
 import type { HandDeps } from "./deps.ts";
-import { resourcesOf } from "./hand-messages.ts";
+import { environmentOf, resourcesOf } from "./hand-messages.ts";
 
 type HandTunnels = MessageInitShape<typeof HandTunnelsSchema>;
 
@@ -21,13 +23,32 @@ export async function tunnelsOf(
   hand: HandRecord,
 ): Promise<HandTunnels | undefined> {
   if (hand.sessionId === undefined) return undefined;
-  const variables = authorities === undefined ? [] : await store.credentials.variables(hand.sessionId);
+  const { sessionId } = hand;
+  const resources = resourcesOf(hand);
+  const carried = (await goesStraightOut(store, hand, sessionId, resources))
+    ? resources.filter(({ kind }) => kind.case !== "gitRepository")
+    : resources;
+  const variables = authorities === undefined ? [] : await store.credentials.variables(sessionId);
   const wanted = wantedTunnels(
-    resourcesOf(hand),
+    carried,
     variables.map(({ credential }) => credential.use),
   );
   if (authorities === undefined || variables.length === 0) return wanted;
   return { ...wanted, authorities: await authorities.of(hand.workspaceId) };
+}
+
+/** Git of a hand that reaches all by itself, in a session without a credential that the proxy could add. */
+async function goesStraightOut(
+  { credentials }: Pick<HandDeps["store"], "credentials">,
+  hand: HandRecord,
+  sessionId: string,
+  resources: readonly HandResource[],
+): Promise<boolean> {
+  if (environmentOf(hand).network?.mode !== NetworkMode.UNRESTRICTED) return false;
+  const destinations = resources.flatMap(({ kind }) =>
+    kind.case === "gitRepository" ? (gitDestinations(kind.value.url) ?? []) : [],
+  );
+  return destinations.length === 0 || !(await credentials.hasAny(sessionId, destinations));
 }
 
 /** Of a hand with these repositories, in a session with these variables (pure). */

@@ -185,6 +185,7 @@ const POLICY = new Map<string, Callers>([
     createSessionResource: CLIENT,
     getSessionResource: CLIENT,
     listSessionResources: CLIENT,
+    updateSessionResource: CLIENT,
     deleteSessionResource: CLIENT,
   }),
   ...rows(SessionService, {

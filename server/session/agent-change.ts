@@ -1,6 +1,6 @@
 /** What a session changes of its agent for itself: tools, and the MCP servers that they are of. */
 import { clone, create, fromJsonString, toJsonString } from "@bufbuild/protobuf";
-import { invalidField } from "../../kit/errors.ts";
+import { invalidField, isTendonError } from "../../kit/errors.ts";
 import {
   AgentSchema,
   type AgentSpec,
@@ -21,7 +21,7 @@ export async function changedAgent(
   const spec = agent.spec ?? create(AgentSpecSchema);
   const changed: AgentSpec = { ...clone(AgentSpecSchema, spec), tools, mcpServers };
   checkSlots(tools, session);
-  await rules.check(asDefined(changed), session.workspaceId);
+  await inWordsOfTheChange(() => rules.check(asDefined(changed), session.workspaceId));
   return toJsonString(AgentSchema, { ...agent, spec: changed });
 }
 
@@ -42,8 +42,21 @@ function checkSlots(
   }
 }
 
-/** As the agent was defined: what a session shows of its skills besides is not an agent's to say. */
+/** As the agent was defined: what a session shows of skills besides is not an agent's to say. */
 function asDefined(spec: AgentSpec): AgentSpec {
-  const skills = spec.skills.map((skill) => ({ ...skill, name: "", description: "" }));
-  return { ...spec, skills };
+  const defined = clone(AgentSpecSchema, spec);
+  for (const skill of defined.skills) Object.assign(skill, { name: "", description: "", directory: "" });
+  for (const member of defined.multiagent?.agents ?? []) member.skills = [];
+  return defined;
+}
+
+/** The rules speak of an agent's `spec`. */
+async function inWordsOfTheChange(check: () => Promise<void>): Promise<void> {
+  try {
+    await check();
+  } catch (error) {
+    if (!isTendonError(error, "INVALID_FIELD")) throw error;
+    const { field = "" } = error.metadata;
+    throw invalidField(field.replace(/^spec\./, "agent."), error.message.slice(`${field}: `.length));
+  }
 }

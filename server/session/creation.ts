@@ -1,5 +1,5 @@
 /** What a new session is made of: the agent as it is now, and environments that may be used. */
-import { create, toJsonString } from "@bufbuild/protobuf";
+import { clone, create, toJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
@@ -20,7 +20,8 @@ import {
 import type { AgentRules } from "../ports/agent-rules.ts";
 import type { FileAttachments } from "../ports/files.ts";
 import type { MemoryAttachments } from "../ports/memory.ts";
-import type { Principal } from "../ports/principal.ts";
+import { actorOf, type Principal } from "../ports/principal.ts";
+import type { SecretSealing } from "../ports/secret-sealing.ts";
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
@@ -28,6 +29,7 @@ import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
 import { withRubrics } from "./outcome-definitions.ts";
 import { attachRepositories } from "./repositories.ts";
+import { ownVaultOf } from "./repository-tokens.ts";
 import { fileResource, resourcesText } from "./resources.ts";
 import { checkEmit } from "./rules.ts";
 import { checkVaults } from "./vault-check.ts";
@@ -39,11 +41,15 @@ export interface CreationDeps {
   readonly environments: Pick<EnvironmentStore, "find" | "findDefault">;
   readonly files: FileAttachments;
   readonly memory: MemoryAttachments;
-  readonly skills: Pick<AgentSkills, "resolve">;
+  readonly skills: Pick<AgentSkills, "resolve" | "pinMembers">;
+  readonly sealing: SecretSealing;
   readonly vaults: Pick<VaultStore, "findAll">;
 }
 
-/** NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, NOT_CONFIGURED without a default environment, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED. */
+/**
+ * NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, NOT_CONFIGURED without
+ * a default environment, or for a token while no proxy has published a key.
+ */
 export async function newSession(
   deps: CreationDeps,
   request: CreateSessionRequest,
@@ -58,6 +64,7 @@ export async function newSession(
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);
   const given = await givenResources(deps, request, workspaceId, environments);
+  const whose = { workspaceId, actor: actorOf(principal) };
   return {
     sessionId: newId("session"),
     workspaceId,
@@ -70,6 +77,7 @@ export async function newSession(
     vaultIds: request.vaultIds,
     budget: budgetText(request.budget),
     ...given,
+    ownVault: await ownVaultOf(deps.sealing, request.resources, whose),
     events,
     request: { requestId: request.requestId, contentHash: hashOf(request) },
   };
@@ -160,8 +168,13 @@ export function checkTexts({
   refuseNul(vaultIds, "vault_ids");
 }
 
+/** A hash of a token would let whoever has the database guess it: repeats are told by all the rest. */
 function hashOf(request: CreateSessionRequest): Buffer {
-  return contentHash(CreateSessionRequestSchema, { ...request, requestId: "" });
+  const rest = clone(CreateSessionRequestSchema, request);
+  rest.requestId = "";
+  for (const { kind } of rest.resources)
+    if (kind.case === "gitRepository") kind.value.authorizationToken = "";
+  return contentHash(CreateSessionRequestSchema, rest);
 }
 
 /** As the session keeps it: with the versions that its skills have now. */

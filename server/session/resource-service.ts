@@ -2,7 +2,7 @@
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound } from "../../kit/errors.ts";
-import { isId } from "../../kit/ids.ts";
+import { isId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -14,18 +14,22 @@ import {
   type GetSessionResourceRequest,
   type ListSessionResourcesRequest,
   type SessionResourceService,
+  type UpdateSessionResourceRequest,
 } from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
 import type { FileAttachments } from "../ports/files.ts";
-import { maySee, principalOf } from "../ports/principal.ts";
+import { actorOf, maySee, principalOf } from "../ports/principal.ts";
+import type { SecretSealing } from "../ports/secret-sealing.ts";
 import { resourcesOf } from "../ports/session-message.ts";
 import type { SessionResourceStore } from "../store/session-resources.ts";
 import type { SessionRecord, SessionStore } from "../store/sessions.ts";
+import { checkToken, ownCredential, placeOf } from "./repository-tokens.ts";
 import { fileResource } from "./resources.ts";
 
 export interface ResourceServiceDeps {
   readonly sessions: Pick<SessionStore, "find">;
   readonly sessionResources: SessionResourceStore;
   readonly files: FileAttachments;
+  readonly sealing: SecretSealing;
   /** What the session was given has changed: its hands are brought up to date. Does not reject, and is not waited for long. */
   readonly filesChanged: (sessionId: string) => Promise<void>;
   readonly clock: Clock;
@@ -65,14 +69,35 @@ export class ResourceServiceHandler implements ServiceImplementation<typeof Sess
   }
 
   async getSessionResource({ sessionId, resourceId }: GetSessionResourceRequest, context: RpcContext) {
-    const session = await this.find(sessionId, context);
-    const resource = resourcesOf(session.resources).find(({ id }) => id === resourceId);
-    if (resource === undefined) throw notFound("session resource", resourceId);
-    return { resource };
+    return { resource: resourceOf(await this.find(sessionId, context), resourceId) };
   }
 
   async listSessionResources({ sessionId }: ListSessionResourcesRequest, context: RpcContext) {
     return { resources: resourcesOf((await this.find(sessionId, context)).resources) };
+  }
+
+  async updateSessionResource(request: UpdateSessionResourceRequest, context: RpcContext) {
+    const { sessionId, resourceId, authorizationToken: token, userName } = request;
+    const { sealing, sessionResources, clock } = this.deps;
+    const session = await this.find(sessionId, context);
+    const { kind } = resourceOf(session, resourceId);
+    if (kind.case !== "gitRepository") throw invalidField("resource_id", "only a repository has a token");
+    checkToken({ token, userName });
+    const place = placeOf(kind.value.url);
+    const there = await sessionResources.ownVault(sessionId, place.destination);
+    const whose = {
+      workspaceId: session.workspaceId,
+      vaultId: there.vaultId ?? newId("vault"),
+      credentialId: there.credentialId ?? newId("credential"),
+    };
+    const credential = await ownCredential(sealing, place, { token, userName }, whose);
+    const vault = {
+      vaultId: whose.vaultId,
+      credentials: [credential],
+      actor: actorOf(principalOf(context)),
+    };
+    const atMs = clock.nowMs();
+    return { resource: await sessionResources.setToken({ sessionId, resourceId, vault, atMs }) };
   }
 
   async deleteSessionResource({ sessionId, resourceId }: DeleteSessionResourceRequest, context: RpcContext) {
@@ -90,6 +115,12 @@ export class ResourceServiceHandler implements ServiceImplementation<typeof Sess
       throw notFound("session", sessionId);
     return session;
   }
+}
+
+function resourceOf({ resources }: SessionRecord, resourceId: string): SessionResource {
+  const resource = resourcesOf(resources).find(({ id }) => id === resourceId && id !== "");
+  if (resource === undefined) throw notFound("session resource", resourceId);
+  return resource;
 }
 
 function pathsOf(resources: readonly SessionResource[]): string[] {

@@ -11,6 +11,7 @@ import type { SigningKey } from "../../kit/sign/key-file.ts";
 import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import { EventSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type {
+  AgentChange,
   ArchiveSessionRequest,
   CreateSessionRequest,
   DeleteSessionRequest,
@@ -129,16 +130,23 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async updateSession(request: UpdateSessionRequest, context: RpcContext) {
-    const { sessionId, title, metadata, budget, agent } = request;
+    const { sessionId, title, metadata, budget } = request;
     await this.checkPlace(sessionId, context);
     if (budget !== undefined && isId("thread", sessionId)) {
       throw invalidField("budget", "a thread has none of its own: the session at its root has it");
     }
     checkTexts({ title, metadata });
-    const changed =
-      agent && (await changedAgent(this.deps.agentRules, await this.find(sessionId, context), agent));
-    const change = { sessionId, title, metadata, budget: budget && budgetText(budget), agent: changed };
+    const agent = request.agent && (await this.agentChange(sessionId, request.agent, context));
+    const change = { sessionId, title, metadata, budget: budget && budgetText(budget), agent };
     return this.changed(await this.deps.sessions.update(change));
+  }
+
+  private async agentChange(sessionId: string, wanted: AgentChange, context: RpcContext) {
+    if (isId("thread", sessionId)) throw invalidField("agent", "a thread's agent is not changed");
+    const session = await this.find(sessionId, context);
+    const after = await changedAgent(this.deps.agentRules, session, wanted);
+    if (after !== session.agent) await this.deps.endings.checkAtRest(sessionId);
+    return { before: session.agent, after };
   }
 
   async archiveSession({ sessionId, interrupt }: ArchiveSessionRequest, context: RpcContext) {

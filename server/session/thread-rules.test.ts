@@ -56,10 +56,10 @@ describe("the threads of a tree", () => {
 
   it("run the very version that calls when an agent calls itself", () => {
     expect(agentOfThread(session(), "self", undefined)).toMatchObject({ id: "agent_0", version: 3 });
-    expect(refusalOf(() => agentOfThread(session(), { id: "agent_1", version: 0 }, undefined))).toMatchObject(
-      {
-        reason: "NOT_FOUND",
-      },
-    );
+    expect(
+      refusalOf(() => agentOfThread(session(), { id: "agent_1", version: 0, skills: [] }, undefined)),
+    ).toMatchObject({
+      reason: "NOT_FOUND",
+    });
   });
 });

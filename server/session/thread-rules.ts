@@ -1,12 +1,23 @@
 /** Which threads a session may make (pure). */
 import { fromJsonString } from "@bufbuild/protobuf";
 import { notFound, TendonError } from "../../kit/errors.ts";
-import { type Agent, AgentSchema, type Multiagent } from "../../proto/gen/tendon/v1/agent_pb.js";
+import {
+  type Agent,
+  AgentSchema,
+  type AgentSkill,
+  type Multiagent,
+} from "../../proto/gen/tendon/v1/agent_pb.js";
 import type { SessionRecord } from "../store/sessions.ts";
 
 const DEFAULT_MAX_DEPTH = 1;
 const DEFAULT_MAX_THREADS = 1_000;
 const DEFAULT_MAX_LIVE = 25;
+
+export interface CalledAgent {
+  readonly id: string;
+  readonly version: number;
+  readonly skills: readonly AgentSkill[];
+}
 
 export interface TreeBounds {
   readonly maxThreads: number;
@@ -28,19 +39,20 @@ export function boundsOfTree(root: SessionRecord, depth: number): TreeBounds {
 }
 
 /**
- * The member that is meant by an id, a name or `self`; `names` has the members' names by id. ROLE_NOT_ALLOWED, with the
- * agents that may be called.
+ * The member that is meant by an id, a name or `self`, with the skills that its threads have; `names` has the members' names
+ * by id. ROLE_NOT_ALLOWED, with the agents that may be called.
  */
 export function calledAgent(
   parent: SessionRecord,
   wanted: string,
   names: ReadonlyMap<string, string>,
-): { readonly id: string; readonly version: number } | "self" {
+): CalledAgent | "self" {
   const members = multiagentOf(parent)?.agents ?? [];
-  for (const { kind } of members) {
+  for (const { kind, skills } of members) {
     if (kind.case === "self" && wanted === "self") return "self";
-    if (kind.case === "agent" && (kind.value.id === wanted || names.get(kind.value.id) === wanted))
-      return kind.value;
+    if (kind.case !== "agent") continue;
+    const { id, version } = kind.value;
+    if (id === wanted || names.get(id) === wanted) return { id, version, skills };
   }
   const known = members.map(({ kind }) =>
     kind.case === "agent" ? `"${names.get(kind.value.id) ?? kind.value.id}"` : `"self"`,
@@ -49,7 +61,7 @@ export function calledAgent(
   throw new TendonError("ROLE_NOT_ALLOWED", `the session's agent may not call "${wanted}"; ${may}`);
 }
 
-/** NOT_FOUND, AGENT_ARCHIVED. */
+/** With the skills that its session has said it has. NOT_FOUND, AGENT_ARCHIVED. */
 export function agentOfThread(
   parent: SessionRecord,
   member: ReturnType<typeof calledAgent>,
@@ -60,7 +72,8 @@ export function agentOfThread(
   if (found.archivedAt !== undefined) {
     throw new TendonError("AGENT_ARCHIVED", `the agent "${member.id}" is archived`, { agent_id: member.id });
   }
-  return found;
+  if (found.spec === undefined) return found;
+  return { ...found, spec: { ...found.spec, skills: [...member.skills] } };
 }
 
 function multiagentOf(session: SessionRecord): Multiagent | undefined {

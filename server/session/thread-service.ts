@@ -6,7 +6,7 @@ import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
-import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   type CreateThreadRequest,
   type ListThreadsRequest,
@@ -19,6 +19,7 @@ import {
 } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { maySee, type Principal, principalOf } from "../ports/principal.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
+import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { Cursor } from "../store/page.ts";
 import type { SessionRecord, SessionStore } from "../store/sessions.ts";
@@ -26,13 +27,14 @@ import type { ThreadStore, TreeAppend, TreePlace } from "../store/threads.ts";
 import { receivedEvent, sentEvent } from "../store/tree-events.ts";
 import type { Hub } from "./hub.ts";
 import { announceAppended } from "./log.ts";
-import { agentOfThread, boundsOfTree, calledAgent } from "./thread-rules.ts";
+import { agentOfThread, boundsOfTree, type CalledAgent, calledAgent } from "./thread-rules.ts";
 import type { TreeRelay } from "./tree-relay.ts";
 
 export interface ThreadServiceDeps {
   readonly threads: ThreadStore;
   readonly sessions: Pick<SessionStore, "find" | "standing">;
   readonly agents: Pick<AgentStore, "find">;
+  readonly skills: Pick<AgentSkills, "pinMembers">;
   readonly hub: Hub;
   readonly relay: TreeRelay;
   /** Ends a thread and those below it for good. */
@@ -60,7 +62,8 @@ export class ThreadServiceHandler implements ServiceImplementation<typeof Thread
     const { depth } = await this.place(sessionId, context);
     const bounds = boundsOfTree(root, depth);
     const member = calledAgent(parent, request.agent, await this.memberNames(parent));
-    const agent = agentOfThread(parent, member, await this.memberAgent(parent.workspaceId, member));
+    const found = agentOfThread(parent, member, await this.memberAgent(parent.workspaceId, member));
+    const agent = member === "self" ? found : await this.withMembersPinned(found, parent.workspaceId);
     const made = await this.deps.threads.create({
       threadId: newId("thread"),
       parentSessionId: sessionId,
@@ -168,10 +171,18 @@ export class ThreadServiceHandler implements ServiceImplementation<typeof Thread
     for (const { sessionId, appended } of appends) announceAppended(this.deps.hub, sessionId, appended);
   }
 
-  private async memberAgent(workspaceId: string, member: ReturnType<typeof calledAgent>) {
+  private async memberAgent(
+    workspaceId: string,
+    member: Pick<CalledAgent, "id" | "version"> | "self",
+  ): Promise<Agent | undefined> {
     if (member === "self") return undefined;
     const agent = await this.deps.agents.find(member.id, member.version);
     return agent?.workspaceId === workspaceId ? agent : undefined;
+  }
+
+  private async withMembersPinned(agent: Agent, workspaceId: string): Promise<Agent> {
+    if (agent.spec?.multiagent === undefined) return agent;
+    return { ...agent, spec: await this.deps.skills.pinMembers(agent.spec, workspaceId) };
   }
 
   /** Of the agents that the session's may call, by id. */

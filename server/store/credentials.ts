@@ -110,10 +110,12 @@ export interface CredentialStore {
   /** The session as it stands, undefined when there is none; callers check it before they look for a credential. */
   session(sessionId: string): Promise<ResolvedSession | undefined>;
   /**
-   * The first by the session's vaults in their order, and within one by these destinations in theirs. It is in the audit log
-   * by the time that this resolves (S5).
+   * The first by the session's vaults in their order, its own before them, and within one by these destinations in theirs. It
+   * is in the audit log by the time that this resolves (S5).
    */
   open(opening: CredentialOpening): Promise<StoredCredential | undefined>;
+  /** Whether `open` would find one; none is opened by asking. */
+  hasAny(sessionId: string, destinations: readonly string[]): Promise<boolean>;
   /** The session's live variable credentials, of each name the first by its vaults in their order; at most 320. */
   variables(sessionId: string): Promise<StoredCredential[]>;
   /** Undefined when there is none. `epoch`, `now` and all times are the database's. */

@@ -2,6 +2,7 @@
 import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
 import type { FileCopy } from "./files.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
+import type { OwnVault, OwnVaultPlace } from "./session-vaults.ts";
 
 export interface SessionResourceStore {
   /**
@@ -18,4 +19,16 @@ export interface SessionResourceStore {
   }): Promise<SessionResource>;
   /** With its copy. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for what is no file. */
   removeFile(sessionId: string, resourceId: string): Promise<void>;
+  /** What a token of the session's for this destination has to be sealed for. */
+  ownVault(sessionId: string, destination: string): Promise<OwnVaultPlace>;
+  /**
+   * Gives a repository the token that `vault` holds, in place of the one it has. NOT_FOUND, SESSION_ARCHIVED, UNAVAILABLE when
+   * vault or credential are others than `ownVault` said.
+   */
+  setToken(request: {
+    readonly sessionId: string;
+    readonly resourceId: string;
+    readonly vault: OwnVault;
+    readonly atMs: number;
+  }): Promise<SessionResource>;
 }

@@ -6,6 +6,7 @@ import type { Appended, NewEvent } from "./events.ts";
 import type { FileCopy } from "./files.ts";
 import type { Cursor, Page } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
+import type { OwnVault } from "./session-vaults.ts";
 
 export interface SessionRecord {
   readonly sessionId: string;
@@ -85,6 +86,8 @@ export interface NewSession {
   readonly files?: readonly FileCopy[];
   /** Whose run makes it. */
   readonly deploymentId?: string;
+  /** With tokens of the repositories among them; undefined for none. */
+  readonly ownVault?: OwnVault | undefined;
   /** Appended with the session, as a client. */
   readonly events: readonly NewEvent[];
   readonly request: RequestIdClaim;
@@ -134,15 +137,16 @@ export interface SessionStore {
   list(query: SessionList): Promise<SessionPage>;
   /**
    * Sets what is given; an empty metadata value deletes its key. One `session.updated` with what changed, none when
-   * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata, SESSION_RUNNING for another
-   * agent while a brain may work with the old one.
+   * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata; for a change of the agent
+   * also SESSION_RUNNING, and UNAVAILABLE when it is not what it was.
    */
   update(change: {
     sessionId: string;
     title: string | undefined;
     metadata: Readonly<Record<string, string>>;
     budget: string | undefined;
-    agent?: string | undefined;
+    /** JSON texts of an Agent. */
+    agent?: { readonly before: string; readonly after: string } | undefined;
   }): Promise<ChangedSession>;
   /**
    * Ends the session for good: calls that are open get a result that says `openCallText`, then

@@ -4,6 +4,7 @@ import { bindService, type ServiceImplementation } from "../../kit/rpc/service.t
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { Area } from "../ports/area.ts";
+import type { SecretSealing } from "../ports/secret-sealing.ts";
 import { type CredentialServiceDeps, CredentialUses } from "./credential-service.ts";
 import { Resealing, type ResealingDeps } from "./resealing.ts";
 import { Sealing, type SealingDeps } from "./sealing.ts";
@@ -20,7 +21,11 @@ export type McpCalls = Pick<
   "resolveMcpServer" | "beginCall" | "finishCall"
 >;
 
-export function createVaultArea(deps: VaultAreaDeps): Area {
+export interface VaultArea extends Area {
+  readonly sealing: SecretSealing;
+}
+
+export function createVaultArea(deps: VaultAreaDeps): VaultArea {
   const sealing = new Sealing(deps);
   const { calls = NO_CALLS } = deps;
   const uses = new CredentialUses(deps);
@@ -41,6 +46,7 @@ export function createVaultArea(deps: VaultAreaDeps): Area {
       bindService(CredentialService, credentials),
     ],
     parts: [new Resealing({ ...deps, sealing })],
+    sealing,
   };
 }
 

@@ -19,6 +19,7 @@ import {
 } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { actorOf, principalOf, scopeOf } from "../ports/principal.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { SealedFor } from "../ports/secret-sealing.ts";
 import type {
   CredentialChange,
   CredentialStore,
@@ -28,7 +29,7 @@ import type {
 import type { VaultStore } from "../store/vaults.ts";
 import { reseal } from "./proxy-asks.ts";
 import { checkSealed, checkSecret, checkUse } from "./rules.ts";
-import type { SealedFor, Sealing } from "./sealing.ts";
+import type { Sealing } from "./sealing.ts";
 
 export interface CredentialChangesDeps {
   readonly vaults: Pick<VaultStore, "find">;

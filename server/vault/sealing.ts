@@ -14,6 +14,7 @@ import {
   SealedContentSchema,
 } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { SealedFor, SecretSealing } from "../ports/secret-sealing.ts";
 import type { SealedText } from "../store/credentials.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 
@@ -22,14 +23,7 @@ export interface SealingDeps {
   readonly replicas: Pick<ReplicaStore, "sealingKeys">;
 }
 
-/** Of whom a credential is. */
-export interface SealedFor {
-  readonly workspaceId: string;
-  readonly vaultId: string;
-  readonly credentialId: string;
-}
-
-export class Sealing {
+export class Sealing implements SecretSealing {
   private readonly deps: SealingDeps;
 
   constructor(deps: SealingDeps) {

@@ -1,5 +1,5 @@
 /** The `tendon` command against a running installation: what people read, what programs read, what goes wrong. */
-import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { createSecureServer } from "node:http2";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
@@ -120,6 +120,53 @@ describe("definitions", () => {
         },
       },
     ]);
+  });
+
+  test("a file is stored, listed, read back byte for byte, and deleted", async () => {
+    const dir = installation.dataDir;
+    const bytes = Buffer.from([0, 255, 10, 13, 1]);
+    writeFileSync(`${dir}/data.bin`, bytes);
+    const stored = await json("file", "upload", `${dir}/data.bin`, "--mime-type", "image/x-test");
+    expect(stored).toMatchObject({ filename: "data.bin", size_bytes: "5", mime_type: "image/x-test" });
+    const { files } = await json<{ files: { id: string }[] }>("file", "list");
+    expect(files.map(({ id }) => id)).toContain(stored.id);
+    mkdirSync(`${dir}/out`);
+    const { to } = await json<{ to: string }>("file", "download", stored.id, `${dir}/out`);
+    expect(readFileSync(to)).toEqual(bytes);
+    expect(await installation.tendon(["file", "download", stored.id, to])).toMatchObject({ code: 1 });
+    await json("file", "delete", stored.id);
+    expect(await installation.tendon(["file", "get", stored.id])).toMatchObject({ code: 1 });
+    expect(await installation.tendon(["file", "upload", `${dir}/nothing`])).toMatchObject({ code: 2 });
+  });
+
+  test("a skill is made of a folder, gets versions, and comes back as an archive", async () => {
+    const folder = `${installation.dataDir}/greet`;
+    mkdirSync(`${folder}/bin`, { recursive: true });
+    const manifest = (what: string) => `---\nname: greet\ndescription: ${what}\n---\nRun bin/run.\n`;
+    writeFileSync(`${folder}/SKILL.md`, manifest("Greets."));
+    writeFileSync(`${folder}/bin/run`, "echo hello\n", { mode: 0o755 });
+    type Upload = { skill: { id: string; latest_version_id: string }; skill_version: { id: string } };
+    const made = await json<Upload>("skill", "create", folder, "--name", "Greeter");
+    expect(made).toMatchObject({ skill: { display_name: "Greeter" }, skill_version: { name: "greet" } });
+    writeFileSync(`${folder}/SKILL.md`, manifest("Greets all."));
+    const next = await json<Upload>("skill", "update", made.skill.id, folder);
+    const versions = await installation.tendon(["skill", "versions", made.skill.id]);
+    expect(versions.stdout.indexOf(next.skill_version.id)).toBeGreaterThan(0);
+    expect(versions.stdout.indexOf(made.skill_version.id)).toBeGreaterThan(
+      versions.stdout.indexOf(next.skill_version.id),
+    );
+    const shown = (await installation.tendon(["skill", "show", made.skill.id])).stdout;
+    expect(shown).toContain("Greets all.");
+    expect(shown).toContain("bin/run (executable)");
+    const to = `${installation.dataDir}/greet.zip`;
+    await json("skill", "download", made.skill.id, to, "--version-id", made.skill_version.id);
+    expect(readFileSync(to).subarray(0, 4).toString("latin1")).toBe("PK\u0003\u0004");
+    await json("skill", "delete", made.skill.id, "--version-id", next.skill_version.id);
+    expect(await json("skill", "get", made.skill.id)).toMatchObject({
+      latest_version_id: made.skill_version.id,
+    });
+    await json("skill", "delete", made.skill.id);
+    expect((await installation.tendon(["skill", "create", `${folder}/bin`])).stderr).toContain("SKILL.md");
   });
 
   test("a name that one agent has stands for its id, a name of several does not", async () => {
@@ -446,6 +493,8 @@ describe("what goes wrong", () => {
       "session",
       "agent",
       "env",
+      "file",
+      "skill",
       "hand",
       "hand-agent",
       "key",

@@ -145,6 +145,24 @@ describe("a lease", () => {
     held.open();
   });
 
+  it("is given back before a turn of an agent that was changed meanwhile: who takes it next has the new one", async () => {
+    const held = gate();
+    const answer = turn(["ok"], { before: { headers: held.opened } });
+    await start({ model: { script: () => answer } });
+    const session = rig.talk("hi");
+    await rig.api.received(1);
+    session.send({ type: "session.updated", payload: { agent: {} } });
+    session.say("and now?");
+    held.open();
+    await rested(session);
+    expect(rig.server.releases.map(({ reason }) => reason)).toEqual([
+      ReleaseReason.DRAINING,
+      ReleaseReason.IDLE,
+    ]);
+    expect(session.epoch).toBe(2n);
+    expect(rig.api.requests).toHaveLength(2);
+  });
+
   it("survives appends that fail for a while: they are repeated, and stand once (L2)", async () => {
     await start({ model: { script: [turn([toolUse("bash", { command: "a" })]), turn(["ok"])] } });
     let calls = 0;

@@ -107,7 +107,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     const [failed] = await session.events("session.error");
     expect(failed?.error).toMatchObject({
       type: "repository_authentication_error",
-      message: expect.stringMatching(/hands with the network "none" or "limited" alone/),
+      message: expect.stringMatching(/containers, and for hands with the network "none" or "limited" alone/),
     });
   }, 120_000);
 
@@ -138,6 +138,20 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       expect(await session.bash(push)).toMatch(/refuses the session's credential[\s\S]*\n128\n$/);
       await vaults.archiveCredential({ credentialId: own.credentialId });
       expect(await session.bash(push)).toMatch(/no vault of the session has one[\s\S]*\n128\n$/);
+    },
+    180_000,
+  );
+
+  test.skipIf(whyNoDocker() !== undefined)(
+    "has its credential in a container that reaches everything, too: through a relay that carries git alone",
+    async () => {
+      const image = await ensureGitImage(engine!);
+      const environment = { driver: "docker", image, network: { mode: NetworkMode.UNRESTRICTED } };
+      const repositories = [{ url: rig.url("private/one.git") }];
+      const session = await rig.newSession({ repositories, vaultIds: [vaultId], environment });
+      const push = `cd one && echo text >>open && ${COMMIT} open && git push -q origin HEAD:open; echo $?`;
+      expect(await session.bash(push)).toBe("0\n");
+      expect(await session.bash("env | grep -ci http_proxy")).toBe("0\n");
     },
     180_000,
   );

@@ -182,6 +182,7 @@ class Scripted implements ScriptedServer {
         expiresAt: timestampFromDate(new Date(Date.now() + ttl)),
         session: create(SessionSchema, {
           id: session.id,
+          head: session.head,
           agent: { id: "agent_1", version: 1, spec: session.spec },
         }),
         // Part of the log only, so that the rest has to be read.

@@ -3,6 +3,7 @@ import { generateKeyPairSync } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Channel, credentials } from "@grpc/grpc-js";
 import { type Clock, systemClock } from "../../kit/clock.ts";
+import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { listen } from "../../kit/listen/listen.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -139,7 +140,10 @@ export async function startReplica(options: {
   const leases = createLeaseStore(pool);
   const released: string[] = [];
   const area = createSessionArea({
-    agentRules: createAgentRules(createAgentStore(pool), createAgentSkills(createSkillStore(pool))),
+    agentRules: createAgentRules(
+      createAgentStore(pool),
+      createAgentSkills(createSkillStore(pool), createAgentStore(pool)),
+    ),
     events,
     sessions: createSessionStore(pool),
     logCopies: createLogCopyStore(pool),
@@ -158,7 +162,11 @@ export async function startReplica(options: {
     files: createFileAttachments(createFileStore(pool), createBlobStore(pool)),
     sessionResources: createSessionResourceStore(pool),
     filesChanged: async () => {},
-    skills: createAgentSkills(createSkillStore(pool)),
+    skills: createAgentSkills(createSkillStore(pool), createAgentStore(pool)),
+    sealing: {
+      seal: () =>
+        Promise.reject(new TendonError("NOT_CONFIGURED", "no proxy has published a sealing key yet")),
+    },
     vaults: createVaultStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),

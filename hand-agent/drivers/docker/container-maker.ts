@@ -221,13 +221,13 @@ export class ContainerMaker {
       );
     if (network.mode === "unrestricted" && kind === "passed_on")
       throw new HandError(`the network mode unrestricted is not offered with gVisor; use limited or none`);
-    if (network.mode !== "limited") return;
+    if (network.mode === "unrestricted" && network.tunnels === undefined) return;
+    const what =
+      network.mode === "limited" ? "the network mode limited" : "a session's repository with this network";
     const { relays } = this.options;
-    if (relays === undefined)
-      throw new HandError("this hand agent has no relay for the network mode limited");
+    if (relays === undefined) throw new HandError(`this hand agent has no relay for ${what}`);
     const probe = await relays.probe();
-    if (!probe.available)
-      throw new HandError(`the network mode limited is not possible here: ${probe.reason}`);
+    if (!probe.available) throw new HandError(`${what} is not possible here: ${probe.reason}`);
   }
 
   /** Before the first process of the hand; the container runs, and nothing in it but a lane. */
@@ -242,16 +242,18 @@ export class ContainerMaker {
     const { State: state, NetworkSettings: settings } = await engine.ask("look at the container", (docker) =>
       docker.getContainer(containerId).inspect(),
     );
+    const namespace = { pid: state.Pid };
+    const { tunnels } = network;
     if (network.mode === "limited") {
-      const namespace = { pid: state.Pid };
-      const { allowedHosts, tunnels } = network;
+      const { allowedHosts } = network;
       return relays?.start({ handId: unit, namespace, allowedHosts, tunnels, signal });
     }
     const gateways = Object.values(settings.Networks).flatMap(({ Gateway, IPv6Gateway }) =>
       [Gateway, IPv6Gateway].filter((address) => address !== ""),
     );
     await blockMetadata({ pid: state.Pid, mark: `${UNIT_VARIABLE}=${unit}`, gateways, clock });
-    return undefined;
+    if (tunnels === undefined) return undefined;
+    return relays?.start({ handId: unit, namespace, allowedHosts: [], tunnels, signal });
   }
 
   private async owner(unit: string) {

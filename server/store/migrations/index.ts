@@ -19,6 +19,7 @@ import { workQueue } from "./0017-work-queue.ts";
 import { webhooks } from "./0018-webhooks.ts";
 import { deployments } from "./0019-deployments.ts";
 import { webhookOutcomes } from "./0020-webhook-outcomes.ts";
+import { sessionVaults } from "./0021-session-vaults.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -44,4 +45,5 @@ export const migrations: readonly Migration[] = [
   webhooks,
   deployments,
   webhookOutcomes,
+  sessionVaults,
 ];

@@ -60,14 +60,25 @@ export async function findCredential(
   db: Queryable,
   credentialId: string,
   workspaceId: string | undefined,
-  lock = "",
+  rest = "",
 ): Promise<CredentialRow | undefined> {
   const { rows } = await db.query<CredentialRow>(
     `select ${CREDENTIAL_COLUMNS} from credentials c
-     where c.credential_id = $1 and ($2::text is null or c.workspace_id = $2) ${lock}`,
+     where c.credential_id = $1 and ($2::text is null or c.workspace_id = $2) ${rest}`,
     [credentialId, workspaceId ?? null],
   );
   return rows[0];
+}
+
+/** The same, but for those in a session's own vault: they are changed with its resources alone. */
+export async function findListedCredential(
+  db: Queryable,
+  credentialId: string,
+  workspaceId: string | undefined,
+  lock = "",
+): Promise<CredentialRow | undefined> {
+  const own = "select from vaults v where v.vault_id = c.vault_id and v.session_id is not null";
+  return findCredential(db, credentialId, workspaceId, `and not exists (${own}) ${lock}`);
 }
 
 export function toStored(row: CredentialRow): StoredCredential {

@@ -17,6 +17,7 @@ type Uses = Pick<
   CredentialStore,
   | "session"
   | "open"
+  | "hasAny"
   | "variables"
   | "claimRefresh"
   | "storeRefreshed"
@@ -30,6 +31,19 @@ const FRESH_FOR_MS = 60_000;
 /** Threads have the vaults of their root. */
 const SESSION_WITH_ROOT =
   "from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)";
+/**
+ * Its vault, then those that it was given. The session's workspace is asked for at each step: a row that names another's vault
+ * leads nowhere.
+ */
+const THEIR_CREDENTIALS = `${SESSION_WITH_ROOT}
+  cross join lateral (
+    select vault_id, place from unnest(r.vault_ids) with ordinality as given (vault_id, place)
+    union all select vault_id, 0 from vaults where session_id = r.session_id
+  ) as wanted
+  join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
+    and (v.session_id is null or v.session_id = r.session_id)
+  join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
+    and c.archived_at is null and c.sealed is not null`;
 /** Twenty credentials in each of sixteen vaults. */
 const MAX_VARIABLES = 320;
 /** How soon whoever waits for another's refresh should ask again. */
@@ -52,6 +66,13 @@ export function credentialUses(pool: Pool): Uses {
       return { workspaceId: row.workspace_id, epoch: BigInt(row.lease_epoch), isArchived: row.is_archived };
     },
     open: (opening) => openCredential(pool, opening),
+    async hasAny(sessionId, destinations) {
+      const { rowCount } = await pool.query(
+        `select 1 ${THEIR_CREDENTIALS} where s.session_id = $1 and c.destination = any($2) limit 1`,
+        [sessionId, destinations],
+      );
+      return rowCount > 0;
+    },
     async variables(sessionId) {
       const { rows } = await pool.query<CredentialRow>(
         `select distinct on (c.destination) ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
@@ -98,15 +119,10 @@ export async function openCredential(
   db: Queryable,
   { sessionId, destinations, audit }: CredentialOpening,
 ): Promise<StoredCredential | undefined> {
-  // The session's workspace is asked for at each step: a row that names another's vault leads nowhere.
   const { rows } = await db.query<CredentialRow>(
     `with found as (
-       select ${CREDENTIAL_COLUMNS} ${SESSION_WITH_ROOT}
-       cross join lateral unnest(r.vault_ids) with ordinality as wanted (vault_id, place)
-       join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
-       join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
-         and c.archived_at is null and c.sealed is not null and c.destination = any($2)
-       where s.session_id = $1
+       select ${CREDENTIAL_COLUMNS} ${THEIR_CREDENTIALS}
+       where s.session_id = $1 and c.destination = any($2)
        order by wanted.place, array_position($2, c.destination) limit 1),
      noted as (
        insert into audit_entries (audit_id, workspace_id, actor, action, subject, detail, session_id)

@@ -12,6 +12,7 @@ import {
   CREDENTIAL_COLUMNS,
   type CredentialRow,
   findCredential,
+  findListedCredential,
   toCredential,
   toStored,
 } from "./credential-rows.ts";
@@ -29,7 +30,7 @@ export function createCredentialStore(pool: Pool): CredentialStore {
     create: (credential) =>
       distinct(() => inTransaction(pool, (transaction) => insert(transaction, credential))),
     async find(credentialId, workspaceId) {
-      const row = await findCredential(pool, credentialId, workspaceId);
+      const row = await findListedCredential(pool, credentialId, workspaceId);
       return row && toStored(row);
     },
     list({ vaultId, includeArchived, page }) {
@@ -44,7 +45,7 @@ export function createCredentialStore(pool: Pool): CredentialStore {
     update: (change) => distinct(() => inTransaction(pool, (transaction) => update(transaction, change))),
     archive: (credentialId, workspaceId, audit) =>
       inTransaction(pool, async (transaction) => {
-        const before = await findCredential(transaction, credentialId, workspaceId, "for update");
+        const before = await findListedCredential(transaction, credentialId, workspaceId, "for update");
         if (before === undefined || before.archived_at !== null) return before && toCredential(before);
         await transaction.query(
           `update credentials set sealed = null, version = version + 1, archived_at = clock_timestamp(),
@@ -56,7 +57,7 @@ export function createCredentialStore(pool: Pool): CredentialStore {
       }),
     delete: (credentialId, workspaceId, audit) =>
       inTransaction(pool, async (transaction) => {
-        const before = await findCredential(transaction, credentialId, workspaceId, "for update");
+        const before = await findListedCredential(transaction, credentialId, workspaceId, "for update");
         if (before === undefined) return false;
         await transaction.query("delete from credentials where credential_id = $1", [credentialId]);
         await insertAudit(transaction, { ...audit, workspaceId: before.workspace_id });
@@ -122,7 +123,7 @@ async function checkRoom(db: Queryable, vaultId: string): Promise<void> {
 
 async function update(transaction: Transaction, change: CredentialChange): Promise<Credential | undefined> {
   const { credentialId, workspaceId, displayName, metadata, secret, audit } = change;
-  const before = await findCredential(transaction, credentialId, workspaceId, "for update");
+  const before = await findListedCredential(transaction, credentialId, workspaceId, "for update");
   if (before === undefined) return undefined;
   if (before.archived_at !== null) {
     throw new TendonError("CREDENTIAL_ARCHIVED", `the credential "${credentialId}" is archived`, {

@@ -1,4 +1,5 @@
 import { fromJson, type JsonValue, toJson } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { invalidField, notFound } from "../../../kit/errors.ts";
 import { type SessionResource, SessionResourceSchema } from "../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionArchived } from "../refusals.ts";
@@ -7,6 +8,7 @@ import { releaseBlobsOf } from "./blobs.ts";
 import { copyFiles } from "./files.ts";
 import type { Pool } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
+import { findOwnVault, putOwnCredentials } from "./session-vaults.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
 export function createSessionResourceStore(pool: Pool): SessionResourceStore {
@@ -14,6 +16,8 @@ export function createSessionResourceStore(pool: Pool): SessionResourceStore {
     addFile: (request) => inTransaction(pool, (transaction) => addFile(transaction, request)),
     removeFile: (sessionId, resourceId) =>
       inTransaction(pool, (transaction) => removeFile(transaction, sessionId, resourceId)),
+    ownVault: (sessionId, destination) => findOwnVault(pool, sessionId, destination),
+    setToken: (request) => inTransaction(pool, (transaction) => setToken(transaction, request)),
   };
 }
 
@@ -57,6 +61,19 @@ async function removeFile(transaction: Transaction, sessionId: string, resourceI
   const { fileId } = gone.kind.value;
   await transaction.query("delete from files where file_id = $1", [fileId]);
   await releaseBlobsOf(transaction, { workspaceId, owners: [fileId] });
+}
+
+async function setToken(
+  transaction: Transaction,
+  { sessionId, resourceId, vault, atMs }: Parameters<SessionResourceStore["setToken"]>[0],
+): Promise<SessionResource> {
+  const { resources: there, workspaceId } = await findLocked(transaction, sessionId);
+  const resource = there.find(({ id }) => id === resourceId && id !== "");
+  if (resource?.kind.case !== "gitRepository") throw notFound("repository of the session", resourceId);
+  await putOwnCredentials(transaction, { sessionId, workspaceId }, vault);
+  resource.kind.value.updatedAt = timestampFromMs(atMs);
+  await write(transaction, sessionId, there);
+  return resource;
 }
 
 async function findLocked(

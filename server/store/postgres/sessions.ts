@@ -23,6 +23,7 @@ import { openOutcome } from "./outcomes.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
+import { endOwnVault, putOwnCredentials } from "./session-vaults.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
 const MAX_METADATA_PAIRS = 16;
@@ -226,6 +227,7 @@ export async function createSession(transaction: Transaction, session: NewSessio
     );
   }
   await copyFiles(transaction, { workspaceId, sessionId }, session.files ?? []);
+  if (session.ownVault) await putOwnCredentials(transaction, { sessionId, workspaceId }, session.ownVault);
   const appended =
     session.events.length === 0
       ? undefined
@@ -287,16 +289,7 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   const title = change.title ?? session.title;
   const metadata = mergeMetadata(session.metadata, change.metadata);
   const budget = change.budget ?? session.budget;
-  const agent = change.agent ?? session.agent;
-  if (agent !== session.agent && (await isRunning(transaction, session))) {
-    throw new TendonError(
-      "SESSION_RUNNING",
-      `the session "${session.sessionId}" is running: its agent cannot be changed`,
-      {
-        session_id: session.sessionId,
-      },
-    );
-  }
+  const agent = changedAgent(session, change.agent);
   const changed = {
     ...(title !== session.title && { title }),
     ...(JSON.stringify(metadata) !== JSON.stringify(session.metadata) && { metadata }),
@@ -314,6 +307,19 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   const others =
     changed.budget === undefined ? [] : await tellHeldThreads(transaction, session.sessionId, budget);
   return { session: await findLocked(transaction, session.sessionId), appended, others };
+}
+
+/** A turn is run with the agent that it began with. */
+function changedAgent(
+  { sessionId, status, agent }: SessionRecord,
+  change: Parameters<SessionStore["update"]>[0]["agent"],
+): string {
+  if (change === undefined) return agent;
+  if (agent !== change.before)
+    throw new TendonError("UNAVAILABLE", "agent: is being changed by somebody else; try again");
+  if (change.after === agent || status === "idle") return change.after;
+  const why = `the session "${sessionId}" is ${status}; its agent is changed while it is idle`;
+  throw new TendonError("SESSION_RUNNING", why, { session_id: sessionId });
 }
 
 /** Threads that rest because the budget was spent look whether they may go on; those that work may be about to rest. */
@@ -373,6 +379,7 @@ async function archive(transaction: Transaction, request: Parameters<SessionStor
     sessionId,
   ]);
   await stopWorkOf(transaction, sessionId);
+  await endOwnVault(transaction, session);
   return { session: await findLocked(transaction, sessionId), appended };
 }
 

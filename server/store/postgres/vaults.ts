@@ -22,6 +22,8 @@ export interface VaultRow {
 
 const COLUMNS = "vault_id, workspace_id, display_name, metadata, created_at, updated_at, archived_at";
 const MAX_PAIRS = 16;
+/** A session's own vault is nobody else's to see, to change, or to give to another session. */
+const LISTED = "session_id is null";
 
 export function createVaultStore(pool: Pool): VaultStore {
   return {
@@ -43,14 +45,15 @@ export function createVaultStore(pool: Pool): VaultStore {
     },
     async findAll(vaultIds) {
       if (vaultIds.length === 0) return [];
-      const { rows } = await pool.query<VaultRow>(`select ${COLUMNS} from vaults where vault_id = any($1)`, [
-        vaultIds,
-      ]);
+      const { rows } = await pool.query<VaultRow>(
+        `select ${COLUMNS} from vaults where vault_id = any($1) and ${LISTED}`,
+        [vaultIds],
+      );
       return rows.map(toVault);
     },
     list({ workspaceId, includeArchived, page }) {
       const values: unknown[] = [];
-      const where: string[] = [];
+      const where: string[] = [LISTED];
       if (workspaceId !== undefined) where.push(`workspace_id = $${values.push(workspaceId)}`);
       if (!includeArchived) where.push("archived_at is null");
       const query = { columns: COLUMNS, from: "vaults", where, values, page };
@@ -107,7 +110,8 @@ export async function findVault(
   lock = "",
 ): Promise<VaultRow | undefined> {
   const { rows } = await db.query<VaultRow>(
-    `select ${COLUMNS} from vaults where vault_id = $1 and ($2::text is null or workspace_id = $2) ${lock}`,
+    `select ${COLUMNS} from vaults
+     where vault_id = $1 and ${LISTED} and ($2::text is null or workspace_id = $2) ${lock}`,
     [vaultId, workspaceId ?? null],
   );
   return rows[0];

@@ -210,6 +210,14 @@ export declare type AgentSkill = Message<"tendon.v1.AgentSkill"> & {
    * @generated from field: string description = 4;
    */
   description: string;
+
+  /**
+   * In the agent of a session: its directory in hands, below `skills`, where that is not its name, because another skill of
+   * the session has that name. Not to be set.
+   *
+   * @generated from field: string directory = 5;
+   */
+  directory: string;
 };
 
 /**
@@ -288,6 +296,13 @@ export declare type AgentMember = Message<"tendon.v1.AgentMember"> & {
     value: boolean;
     case: "self";
   } | { case: undefined; value?: undefined };
+
+  /**
+   * In the agent of a session: skills of that agent, with the versions that its threads have. Not to be set.
+   *
+   * @generated from field: repeated tendon.v1.AgentSkill skills = 3;
+   */
+  skills: AgentSkill[];
 };
 
 /**

@@ -12,8 +12,8 @@ import type { Timestamp } from "@bufbuild/protobuf/wkt";
 export declare const file_tendon_v1_git: GenFile;
 
 /**
- * A git repository for a new session. Its credential is looked up in the session's vaults, by its URL, whenever git asks;
- * no token stands here.
+ * A git repository for a new session. Its credential is looked up by its URL whenever git asks: the token that was given
+ * with it goes before those in the session's vaults.
  *
  * @generated from message tendon.v1.GitRepositoryInput
  */
@@ -54,6 +54,21 @@ export declare type GitRepositoryInput = Message<"tendon.v1.GitRepositoryInput">
    * @generated from field: repeated string push_branches = 5;
    */
   pushBranches: string[];
+
+  /**
+   * Token for this repository alone: sealed to the proxy's key before it is stored, in a vault that is the session's own and
+   * ends with it. Nothing shows it again; UpdateSessionResource replaces it. Printable ASCII. Empty: none.
+   *
+   * @generated from field: string authorization_token = 6;
+   */
+  authorizationToken: string;
+
+  /**
+   * User name that is sent with the token; empty: `x-access-token`.
+   *
+   * @generated from field: string user_name = 7;
+   */
+  userName: string;
 };
 
 /**
@@ -153,6 +168,13 @@ export declare type AttachedGitRepository = Message<"tendon.v1.AttachedGitReposi
    * @generated from field: google.protobuf.Timestamp created_at = 6;
    */
   createdAt?: Timestamp | undefined;
+
+  /**
+   * When its token was last replaced; unset when it never was.
+   *
+   * @generated from field: google.protobuf.Timestamp updated_at = 7;
+   */
+  updatedAt?: Timestamp | undefined;
 };
 
 /**

@@ -153,6 +153,67 @@ export declare type ListSessionResourcesResponse = Message<"tendon.v1.ListSessio
 export declare const ListSessionResourcesResponseSchema: GenMessage<ListSessionResourcesResponse>;
 
 /**
+ * Asks for another token.
+ *
+ * @generated from message tendon.v1.UpdateSessionResourceRequest
+ */
+export declare type UpdateSessionResourceRequest = Message<"tendon.v1.UpdateSessionResourceRequest"> & {
+  /**
+   * The session.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * The resource: a repository.
+   *
+   * @generated from field: string resource_id = 2;
+   */
+  resourceId: string;
+
+  /**
+   * The token, in printable ASCII.
+   *
+   * @generated from field: string authorization_token = 3;
+   */
+  authorizationToken: string;
+
+  /**
+   * User name that is sent with it; empty: `x-access-token`.
+   *
+   * @generated from field: string user_name = 4;
+   */
+  userName: string;
+};
+
+/**
+ * Describes the message tendon.v1.UpdateSessionResourceRequest.
+ * Use `create(UpdateSessionResourceRequestSchema)` to create a new message.
+ */
+export declare const UpdateSessionResourceRequestSchema: GenMessage<UpdateSessionResourceRequest>;
+
+/**
+ * The repository has the token.
+ *
+ * @generated from message tendon.v1.UpdateSessionResourceResponse
+ */
+export declare type UpdateSessionResourceResponse = Message<"tendon.v1.UpdateSessionResourceResponse"> & {
+  /**
+   * The resource.
+   *
+   * @generated from field: tendon.v1.SessionResource resource = 1;
+   */
+  resource?: SessionResource | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.UpdateSessionResourceResponse.
+ * Use `create(UpdateSessionResourceResponseSchema)` to create a new message.
+ */
+export declare const UpdateSessionResourceResponseSchema: GenMessage<UpdateSessionResourceResponse>;
+
+/**
  * Asks to take something from a session.
  *
  * @generated from message tendon.v1.DeleteSessionResourceRequest
@@ -245,6 +306,23 @@ export declare const SessionResourceService: GenService<{
     methodKind: "unary";
     input: typeof ListSessionResourcesRequestSchema;
     output: typeof ListSessionResourcesResponseSchema;
+  },
+  /**
+   * Replaces the token of a repository, or gives one to a repository that has none. It is sealed to the proxy's key before it
+   * is stored, and nothing shows it again.
+   *
+   * Effect: hands of the session use it from git's next request on; the one before is erased.
+   * Idempotency: repeating it sets the same again.
+   * Fails: NOT_FOUND, SESSION_ARCHIVED, NOT_CONFIGURED while no proxy has published a key, UNAVAILABLE when somebody else
+   * does the same at this moment, INVALID_FIELD for what is no repository, or a token that cannot be sent.
+   * Callers: client, admin.
+   *
+   * @generated from rpc tendon.v1.SessionResourceService.UpdateSessionResource
+   */
+  updateSessionResource: {
+    methodKind: "unary";
+    input: typeof UpdateSessionResourceRequestSchema;
+    output: typeof UpdateSessionResourceResponseSchema;
   },
   /**
    * Takes a file from a living session, with the copy that it had. Hands lose it too, at the latest before their next call.

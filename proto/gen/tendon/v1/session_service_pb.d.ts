@@ -1331,7 +1331,8 @@ export declare const SessionService: GenService<{
    * Effect: one new session; work is handed to a harness when an initial event asks for it.
    * Idempotency: a repeat with the same request_id and content returns the first session.
    * Fails: NOT_FOUND for an agent, environment or memory store of another workspace, AGENT_ARCHIVED,
-   * ENVIRONMENT_ARCHIVED, MEMORY_STORE_ARCHIVED, REQUEST_ID_REUSED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED.
+   * ENVIRONMENT_ARCHIVED, MEMORY_STORE_ARCHIVED, REQUEST_ID_REUSED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, NOT_CONFIGURED for
+   * a repository's token while no proxy has published a key. Tokens are not compared: a repeat is told by all the rest.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.CreateSession
@@ -1376,7 +1377,8 @@ export declare const SessionService: GenService<{
    *
    * Effect: the named fields, and one event unless nothing changed.
    * Idempotency: setting the same values again changes nothing.
-   * Fails: NOT_FOUND, SESSION_ARCHIVED; with `agent` SESSION_RUNNING, INVALID_FIELD.
+   * Fails: NOT_FOUND, SESSION_ARCHIVED; with `agent` SESSION_RUNNING while the session or a thread of it works,
+   * UNAVAILABLE when somebody else changes it at this moment, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.UpdateSession

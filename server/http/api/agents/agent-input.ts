@@ -79,13 +79,8 @@ function skillOf(skill: Fields): { skillId: string; versionId: string } {
 
 function applyTools(spec: AgentSpec, fields: Fields): void {
   if (fields.has("tools")) spec.tools = create(AgentSpecSchema, { tools: toolsOf(fields) }).tools;
-  if (fields.has("mcp_servers")) {
-    const servers = (fields.objects("mcp_servers") ?? []).map((server) => {
-      server.word("type", ["url"]);
-      return { name: server.requiredText("name"), url: server.requiredText("url") };
-    });
-    spec.mcpServers = create(AgentSpecSchema, { mcpServers: servers }).mcpServers;
-  }
+  if (fields.has("mcp_servers"))
+    spec.mcpServers = create(AgentSpecSchema, { mcpServers: mcpServersOf(fields) }).mcpServers;
   if (fields.has("skills")) {
     const skills = (fields.objects("skills") ?? []).map(skillOf);
     spec.skills = create(AgentSpecSchema, { skills }).skills;
@@ -114,6 +109,13 @@ function effortOf(model: Fields): string {
   const words = ["low", "medium", "high", "xhigh", "max"] as const;
   if (typeof said === "object") return model.requiredObject("effort").word("type", words) ?? "";
   return model.word("effort", words) ?? "";
+}
+
+function mcpServersOf(fields: Fields): { name: string; url: string }[] {
+  return (fields.objects("mcp_servers") ?? []).map((server) => {
+    server.word("type", ["url"]);
+    return { name: server.requiredText("name"), url: server.requiredText("url") };
+  });
 }
 
 function toolsOf(fields: Fields): ToolInit[] {

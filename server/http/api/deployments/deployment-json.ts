@@ -5,9 +5,10 @@ import {
   DeploymentStatus,
 } from "../../../../proto/gen/tendon/v1/deployment_pb.js";
 import type { EventInput } from "../../../../proto/gen/tendon/v1/event_pb.js";
-import type { GitCheckout, GitRepositoryInput } from "../../../../proto/gen/tendon/v1/git_pb.js";
+import type { GitRepositoryInput } from "../../../../proto/gen/tendon/v1/git_pb.js";
 import { MemoryAccess } from "../../../../proto/gen/tendon/v1/memory_pb.js";
 import type { SessionResourceInput } from "../../../../proto/gen/tendon/v1/session_pb.js";
+import { checkoutJson } from "../sessions/resource-json.ts";
 import { budgetJson } from "../sessions/session-json.ts";
 import { timeJson } from "../time-json.ts";
 
@@ -77,16 +78,4 @@ function resourceConfigJson({ kind }: SessionResourceInput) {
 
 function repositoryJson({ url, checkout, mountPath }: GitRepositoryInput) {
   return { type: "github_repository", url, checkout: checkoutJson(checkout), mount_path: mountPath || null };
-}
-
-function checkoutJson(checkout: GitCheckout | undefined) {
-  switch (checkout?.at.case) {
-    case "commit":
-      return { type: "commit", sha: checkout.at.value };
-    case "branch":
-    case "tag":
-      return { type: checkout.at.case, name: checkout.at.value };
-    default:
-      return null;
-  }
 }

@@ -25,6 +25,15 @@ export function resourceRoutes(): ApiRoute[] {
     route("GET", path, async (call) =>
       resourceJson((await call.services.call(method.getSessionResource, one(call))).resource!),
     ),
+    route("POST", path, async (call) => {
+      const { fields } = call.body;
+      fields.only("authorization_token", "tendon");
+      const extension = fields.object("tendon");
+      extension?.only("user_name");
+      const authorizationToken = fields.requiredText("authorization_token");
+      const request = { ...one(call), authorizationToken, userName: extension?.text("user_name") ?? "" };
+      return resourceJson((await call.services.call(method.updateSessionResource, request)).resource!);
+    }),
     route("DELETE", path, async (call) => {
       await call.services.call(method.deleteSessionResource, one(call));
       return { id: call.params.resource_id, type: "session_resource_deleted" };
