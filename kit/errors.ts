@@ -105,6 +105,7 @@ export const REASONS = {
   THREAD_STOPPED: row(status.FAILED_PRECONDITION, "invalid_request_error", 400),
   INTERRUPTED: row(status.FAILED_PRECONDITION, "conflict_error", 409),
   LIMIT_EXCEEDED: row(status.RESOURCE_EXHAUSTED, "rate_limit_error", 429),
+  RATE_LIMITED: row(status.RESOURCE_EXHAUSTED, "rate_limit_error", 429),
   DEADLINE_EXCEEDED: row(status.DEADLINE_EXCEEDED, "timeout_error", 504),
   DRAINING: row(status.UNAVAILABLE, "overloaded_error", 529),
   UNAVAILABLE: row(status.UNAVAILABLE, "overloaded_error", 529),

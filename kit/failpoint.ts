@@ -53,6 +53,10 @@ export const FAILPOINTS = [
   "proxy.mcp_call_begun",
   /** The MCP server has answered; the answer is not stored. */
   "proxy.mcp_answered",
+  /** An item of work is given out, which is stored; its worker has not heard of it. */
+  "server.work_claimed",
+  /** A worker has accepted an item, which is stored; it has not heard so. */
+  "server.work_accepted",
   /** A hand has its place; its agent has not been asked. */
   "server.hand_placed",
   /** Its agent has made it; that is not stored. */

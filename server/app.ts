@@ -20,6 +20,7 @@ import type { Area } from "./ports/area.ts";
 import { Authenticator } from "./rpc/authenticate.ts";
 import { createInterceptors } from "./rpc/interceptors.ts";
 import { CONTRACT_SERVICES } from "./rpc/policy.ts";
+import type { RateLimit } from "./rpc/rate-limit.ts";
 import { createRoutes, type Routes } from "./rpc/routes.ts";
 import { createSessionTokens } from "./rpc/session-tokens.ts";
 import type { HintListener } from "./store/events.ts";
@@ -85,6 +86,7 @@ export function createApp(deps: AppDeps): App {
     authenticator,
     observer: metrics.calls,
     tracing: deps.tracing,
+    rateLimit: rateLimitOf(deps.config),
   });
   const inProcess = new InProcessServices(services, new Pipeline({ interceptors, log }));
   mountHttpApi(router, { services: inProcess, routes: apiRoutes(clock), clock, log });
@@ -103,6 +105,10 @@ export function createApp(deps: AppDeps): App {
     },
     drain: (graceMs) => drainAreas(areas, graceMs, clock, log),
   };
+}
+
+function rateLimitOf(config: ServerConfig): RateLimit {
+  return { perMinute: config.TENDON_RATE_LIMIT_PER_MINUTE, burst: config.TENDON_RATE_LIMIT_BURST };
 }
 
 async function drainAreas(areas: readonly Area[], graceMs: number, clock: Clock, log: Logger): Promise<void> {

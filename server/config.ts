@@ -76,6 +76,16 @@ export const serverSettings = defineSettings({
     default: 90,
     help: "How long a worker of a self-hosted environment keeps a session without a heartbeat, in seconds, 1 to 3600.",
   },
+  TENDON_RATE_LIMIT_PER_MINUTE: {
+    parse: integer({ min: 0, max: 1_000_000 }),
+    default: 0,
+    help: "Most requests a minute of one API key to this replica, over gRPC, Connect and the HTTP API together, up to 1000000; 0: as many as it likes.",
+  },
+  TENDON_RATE_LIMIT_BURST: {
+    parse: integer({ min: 0, max: 1_000_000 }),
+    default: 0,
+    help: "How many of them may come at once after a pause, up to 1000000; 0: those of ten seconds.",
+  },
   TENDON_PROVISION_TIMEOUT_MS: {
     parse: integer({ min: 100, max: 3_600_000 }),
     default: 60_000,

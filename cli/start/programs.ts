@@ -39,6 +39,8 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_LEASE_TTL_MS",
       "TENDON_PROVISION_TIMEOUT_MS",
       "TENDON_WORK_LEASE_TTL_SECONDS",
+      "TENDON_RATE_LIMIT_PER_MINUTE",
+      "TENDON_RATE_LIMIT_BURST",
       "TENDON_DEFAULT_DRIVER",
       "TENDON_DEFAULT_IMAGE",
     ],

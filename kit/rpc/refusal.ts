@@ -7,7 +7,7 @@ import {
 } from "@connectrpc/connect/protocol";
 import { codeToHttpStatus, errorFromJsonBytes, errorToJsonBytes } from "@connectrpc/connect/protocol-connect";
 import { compressionBrotli, compressionGzip } from "@connectrpc/connect-node";
-import { ErrorInfoSchema } from "../../proto/gen/google/rpc/error_details_pb.js";
+import { ErrorInfoSchema, RetryInfoSchema } from "../../proto/gen/google/rpc/error_details_pb.js";
 import { type Reason, TendonError } from "../errors.ts";
 import { MAX_GRPC_MESSAGE_BYTES } from "../limits.ts";
 import { REQUEST_ID_HEADER } from "./context.ts";
@@ -31,10 +31,13 @@ export const strictJson = {
   },
 };
 
+type OutgoingDetail = NonNullable<ConstructorParameters<typeof ConnectError>[3]>[number];
+
 /** The failure as the library sends it; the request id reaches the caller as a header, a trailer or both. */
 export function connectError(error: unknown, requestId: string): ConnectError {
-  const { code, message, info } = wireFailure(error);
-  const details = [{ desc: ErrorInfoSchema, value: info }];
+  const { code, message, info, retry } = wireFailure(error);
+  const details: OutgoingDetail[] = [{ desc: ErrorInfoSchema, value: info }];
+  if (retry !== undefined) details.push({ desc: RetryInfoSchema, value: retry });
   return new ConnectError(message, code as number as Code, { [REQUEST_ID_HEADER]: requestId }, details);
 }
 

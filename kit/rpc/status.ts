@@ -1,8 +1,13 @@
 /** Failures on the wire: a TendonError travels as status code, message and google.rpc.ErrorInfo; anything else stays inside. */
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { anyPack, anyUnpack } from "@bufbuild/protobuf/wkt";
+import { anyPack, anyUnpack, durationFromMs } from "@bufbuild/protobuf/wkt";
 import { Metadata, type StatusObject, status } from "@grpc/grpc-js";
-import { type ErrorInfo, ErrorInfoSchema } from "../../proto/gen/google/rpc/error_details_pb.js";
+import {
+  type ErrorInfo,
+  ErrorInfoSchema,
+  type RetryInfo,
+  RetryInfoSchema,
+} from "../../proto/gen/google/rpc/error_details_pb.js";
 import { StatusSchema } from "../../proto/gen/google/rpc/status_pb.js";
 import { ERROR_DOMAIN, REASONS, type Reason, TendonError } from "../errors.ts";
 import { MAX_STATUS_MESSAGE_BYTES } from "../limits.ts";
@@ -18,6 +23,8 @@ export interface WireFailure {
   code: status;
   message: string;
   info: ErrorInfo;
+  /** When a repeat may go well, where that is known (`retry_after_ms` in the metadata). */
+  retry: RetryInfo | undefined;
 }
 
 /** A failure that another program reported and that this one's catalogue does not know; its code is kept. */
@@ -54,23 +61,26 @@ const GENERIC_REASONS: Partial<Record<status, Reason>> = {
 /** What the caller is told about anything thrown. The text of an error that is not for callers is replaced. */
 export function wireFailure(error: unknown): WireFailure {
   if (!(error instanceof TendonError)) {
-    return { code: status.INTERNAL, message: "internal error", info: errorInfo("INTERNAL", {}) };
+    const info = errorInfo("INTERNAL", {});
+    return { code: status.INTERNAL, message: "internal error", info, retry: undefined };
   }
   const reason = error instanceof RemoteError && error.wireReason !== "" ? error.wireReason : error.reason;
   return {
     code: error.code,
     message: boundedMessage(error.message),
     info: errorInfo(reason, error.metadata),
+    retry: retryInfo(error.metadata),
   };
 }
 
 /** The failure as grpc-js sends it. */
 export function grpcStatus(failure: WireFailure): StatusObject {
   const metadata = new Metadata();
+  const { retry } = failure;
   const details = create(StatusSchema, {
     code: failure.code,
     message: failure.message,
-    details: [anyPack(ErrorInfoSchema, failure.info)],
+    details: [anyPack(ErrorInfoSchema, failure.info), ...(retry ? [anyPack(RetryInfoSchema, retry)] : [])],
   });
   metadata.set(DETAILS_TRAILER, bufferOf(toBinary(StatusSchema, details)));
   return { code: failure.code, details: failure.message, metadata };
@@ -107,6 +117,11 @@ function receivedInfo(metadata: Metadata): ErrorInfo | undefined {
     // Details that do not parse say nothing; code and message still stand.
   }
   return undefined;
+}
+
+function retryInfo({ retry_after_ms: text = "" }: Record<string, string>): RetryInfo | undefined {
+  if (!/^\d{1,9}$/.test(text)) return undefined;
+  return create(RetryInfoSchema, { retryDelay: durationFromMs(Number(text)) });
 }
 
 function errorInfo(reason: string, metadata: Record<string, string>): ErrorInfo {

@@ -12,6 +12,7 @@ import type { Tracing } from "../../kit/trace.ts";
 import { actorOf, principalOf } from "../ports/principal.ts";
 import { type AuthenticateDeps, type Authenticator, authenticateInterceptor } from "./authenticate.ts";
 import { authorise, isOpen } from "./policy.ts";
+import { type RateLimit, rateLimitInterceptor } from "./rate-limit.ts";
 import { traceInterceptor } from "./trace-calls.ts";
 
 /** Told once a call. */
@@ -24,15 +25,17 @@ export interface InterceptorDeps extends AuthenticateDeps {
   readonly authenticator: Authenticator;
   readonly observer: CallObserver;
   readonly tracing: Tracing;
+  readonly rateLimit: RateLimit;
 }
 
-/** Request id, log, metrics and trace → who → may they → is the request well formed. */
+/** Request id, log, metrics and trace → who → may they → so often → is the request well formed. */
 export function createInterceptors(deps: InterceptorDeps): RpcInterceptor[] {
   return [
     observeInterceptor(deps.observer, deps.clock, deps.log),
     traceInterceptor(deps.tracing),
     authenticateInterceptor(deps, deps.authenticator),
     policyInterceptor(),
+    rateLimitInterceptor(deps.rateLimit, deps.clock),
     validationInterceptor(),
   ];
 }

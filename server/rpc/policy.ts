@@ -258,7 +258,7 @@ const POLICY = new Map<string, Callers>([
     stopWork: [...CLIENT, ...HOLDER],
     getWork: CLIENT,
     updateWork: CLIENT,
-    listWork: WORKER,
+    listWork: [...CLIENT, ...WORKER],
     getWorkStats: [...CLIENT, ...WORKER],
   }),
   ...rows(Health, { check: ANYONE, watch: ANYONE }),

@@ -2,6 +2,7 @@
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
 import { messageOf, notFound } from "../../kit/errors.ts";
+import { failpoint } from "../../kit/failpoint.ts";
 import { isId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
 import { refuseNul } from "../../kit/nul.ts";
@@ -72,7 +73,9 @@ export class WorkServiceHandler implements ServiceImplementation<typeof WorkServ
         reclaimOlderThanMs: Number(reclaimOlderThanMs ?? RECLAIM_OLDER_THAN_MS),
       });
     const work = await this.polls.find(environmentId, blockMs, context.signal, look);
-    return work === undefined ? {} : { work: workMessage(work), token };
+    if (work === undefined) return {};
+    failpoint("server.work_claimed");
+    return { work: workMessage(work), token };
   }
 
   async ackWork(request: AckWorkRequest, context: RpcContext) {
@@ -80,6 +83,7 @@ export class WorkServiceHandler implements ServiceImplementation<typeof WorkServ
     const work = await this.deps.work.ack(name, this.deps.leaseTtlMs, (item) =>
       acceptance(item, name.caller),
     );
+    failpoint("server.work_accepted");
     return { work: workMessage(work) };
   }
 

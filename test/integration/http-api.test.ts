@@ -1,13 +1,22 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
+import {
+  type FakeMessagesApi,
+  gate,
+  startFakeMessagesApi,
+  text,
+  toolUse,
+  turn,
+} from "../kit/fake-messages-api.ts";
 import { type Platform, startPlatform } from "../kit/platform.ts";
+import { BAD_READS, BAD_WRITES } from "./fixtures/bad-requests.ts";
 
 const TOOLSET = { type: "agent_toolset_20260401" as const };
 
 let api: FakeMessagesApi;
 let platform: Platform;
 let client: Anthropic;
+const shown = gate();
 
 beforeAll(async () => {
   api = await startFakeMessagesApi({
@@ -16,6 +25,9 @@ beforeAll(async () => {
       if (last.includes("make a thread"))
         return turn([toolUse("thread_create", { agent: "self", message: "be the child" })]);
       if (last.includes("works on it")) return turn([toolUse("thread_wait", {})]);
+      // Whoever wants to see text form has to see it before there is more.
+      if (last.includes("say something"))
+        return turn([text("Hello from the model.")], { before: { end: shown.opened } });
       if (!last.includes("run it")) return turn([text("Hello from the model.")]);
       return turn([toolUse("bash", { command: "echo made by $((40 + 2))" })]);
     },
@@ -27,6 +39,7 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
+  shown.open();
   await platform?.stop();
   await api?.stop();
 });
@@ -170,6 +183,7 @@ describe("the event stream", () => {
     for await (const event of stream) {
       if (event.type === "event_delta" && event.delta.content?.type === "text")
         forming += event.delta.content.text;
+      if (forming === "Hello from the model.") shown.open();
       if (event.type === "agent.message") said = JSON.stringify(event.content);
       if (event.type === "session.status_idle") break;
     }
@@ -301,66 +315,6 @@ describe("environments over HTTP", () => {
   });
 });
 
-const BAD: readonly [name: string, path: string, body: unknown, status: number][] = [
-  ["an agent without a name", "/v1/agents", { model: "m" }, 400],
-  ["an agent without a model", "/v1/agents", { name: "a" }, 400],
-  ["a name that is a number", "/v1/agents", { name: 1, model: "m" }, 400],
-  ["an unknown tool", "/v1/agents", { name: "a", model: "m", tools: [{ type: "other" }] }, 400],
-  ["a field that nobody knows", "/v1/agents", { name: "a", model: "m", colour: "red" }, 400],
-  ["metadata that is no text", "/v1/agents", { name: "a", model: "m", metadata: { a: 1 } }, 400],
-  [
-    "an MCP server that no toolset names",
-    "/v1/agents",
-    { name: "a", model: "m", mcp_servers: [{ type: "url", name: "s", url: "https://example.com" }] },
-    400,
-  ],
-  [
-    "a toolset of no MCP server",
-    "/v1/agents",
-    { name: "a", model: "m", tools: [{ type: "mcp_toolset", mcp_server_name: "s" }] },
-    400,
-  ],
-  ["an environment without a type", "/v1/environments", { name: "e", config: {} }, 400],
-  ["a session without an agent", "/v1/sessions", { environment_id: "env_1" }, 400],
-  ["a session of an agent that is not there", "/v1/sessions", { agent: "agent_none" }, 404],
-  ["a change of an agent that is not there", "/v1/agents/agent_none", { name: "a" }, 404],
-  ["no events", "/v1/sessions/SESSION/events", { events: [] }, 400],
-  ["an empty text", "/v1/sessions/SESSION/events", { events: [say("")] }, 400],
-  ["an event of the brain's", "/v1/sessions/SESSION/events", { events: [{ type: "agent.message" }] }, 400],
-  [
-    "a deny_message with allow",
-    "/v1/sessions/SESSION/events",
-    { events: [{ type: "user.tool_confirmation", tool_use_id: "x", result: "allow", deny_message: "n" }] },
-    400,
-  ],
-  [
-    "a system message alone",
-    "/v1/sessions/SESSION/events",
-    { events: [{ type: "system.message", content: [{ type: "text", text: "x" }] }] },
-    400,
-  ],
-  [
-    "one good and one bad event",
-    "/v1/sessions/SESSION/events",
-    { events: [say("good"), { type: "user.message", content: [] }] },
-    400,
-  ],
-  ["vaults of a session that exists", "/v1/sessions/SESSION", { vault_ids: [] }, 400],
-  ["a list as body", "/v1/agents", [], 400],
-];
-
-const BAD_READS: readonly [name: string, path: string, status: number][] = [
-  ["a limit of 0", "/v1/agents?limit=0", 400],
-  ["a limit that is no number", "/v1/sessions?limit=x", 400],
-  ["a cursor that is none", "/v1/agents?page=garbage", 400],
-  ["an unknown status", "/v1/sessions?statuses%5B%5D=sleeping", 400],
-  ["an unknown delta", "/v1/sessions/SESSION/events/stream?event_deltas%5B%5D=user.message", 400],
-  ["a time that is none", "/v1/agents?created_at%5Bgte%5D=yesterday", 400],
-  ["events of another order's cursor", "/v1/sessions/SESSION/events?order=desc&page=YTE", 400],
-  ["an unknown route", "/v1/nothing", 404],
-  ["a session that is not there", "/v1/sessions/sesn_none/events", 404],
-];
-
 describe("a bad request", () => {
   let sessionId: string;
   let events: number;
@@ -370,36 +324,50 @@ describe("a bad request", () => {
     events = await count();
   });
 
-  const expectRefusal = async (response: Response, status: number) => {
+  const TYPES: Readonly<Record<number, string>> = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+  };
+
+  const expectRefusal = async (response: Response, status: number, message = /./) => {
     const body = (await response.json()) as { error: { message: string } };
     expect([response.status, body]).toEqual([
       status,
       expect.objectContaining({ type: "error", request_id: response.headers.get("request-id") }),
     ]);
-    expect(body.error).toMatchObject({
-      type: expect.stringMatching(/_error$/),
-      message: expect.stringMatching(/./),
-    });
+    expect(body.error).toMatchObject({ type: TYPES[status], message: expect.stringMatching(message) });
     expect(body.error.message).not.toMatch(/spec\.|payload/);
   };
 
-  it.each(BAD)("is refused, and nothing is stored: %s", async (_name, path, body, status) => {
+  it.each(BAD_WRITES)("is refused, and nothing is stored: %s", async (_name, path, body, status, message) => {
     const init = { method: "POST", body: JSON.stringify(body) };
-    await expectRefusal(await http(path.replace("SESSION", sessionId), init), status);
+    await expectRefusal(await http(path.replace("SESSION", sessionId), init), status, message);
     expect(await count()).toBe(events);
   });
 
-  it.each(BAD_READS)("is refused: %s", async (_name, path, status) => {
-    await expectRefusal(await http(path.replace("SESSION", sessionId)), status);
+  it.each(BAD_READS)("is refused: %s", async (_name, path, status, message) => {
+    await expectRefusal(await http(path.replace("SESSION", sessionId)), status, message);
   });
 
   it("is refused: what is no JSON, another method, no key, another key, a body of more than 32 MiB", async () => {
-    await expectRefusal(await http("/v1/agents", { method: "POST", body: "{" }), 400);
-    expect((await http("/v1/agents", { method: "PUT", body: "{}" })).status).toBe(405);
+    await expectRefusal(await http("/v1/agents", { method: "POST", body: "{" }), 400, /^body: is not JSON$/);
+    await expectRefusal(await http("/v1/agents", { method: "PUT", body: "{}" }), 405);
     await expectRefusal(await fetch(`${platform.url}/v1/agents`), 401);
     await expectRefusal(await http("/v1/agents", { headers: { authorization: "Bearer other" } }), 401);
     const body = Buffer.alloc(32 * 1024 * 1024 + 1, " ");
     await expectRefusal(await http("/v1/agents", { method: "POST", body }), 413);
+  });
+
+  it("of all kinds leaves nothing behind", async () => {
+    const names: string[] = [];
+    for await (const { name } of client.beta.agents.list()) names.push(name);
+    for await (const { name } of client.beta.environments.list()) names.push(name);
+    for await (const { display_name } of client.beta.vaults.list()) names.push(display_name);
+    for await (const { name } of client.beta.memoryStores.list()) names.push(name);
+    expect(names.filter((name) => name.startsWith("bad"))).toEqual([]);
   });
 });
 

@@ -29,7 +29,12 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
   const headers: Record<string, string> = {};
   // Clients repeat every 409 by themselves; ours are answers, and stay the same.
   if (status === 409) headers["x-should-retry"] = "false";
-  if (status === 429) headers["retry-after"] = "1";
+  if (status === 429) {
+    const waitMs = Number(error.metadata.retry_after_ms ?? 1_000);
+    headers["retry-after"] = String(Math.max(1, Math.ceil(waitMs / 1_000)));
+    // Clients that know this header wait no longer than they have to.
+    headers["retry-after-ms"] = String(waitMs);
+  }
   return {
     status,
     headers,

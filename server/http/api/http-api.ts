@@ -102,6 +102,7 @@ class HttpApi {
       peer: `${remoteAddress}:${remotePort}`,
       requestId,
       signal: gone.signal,
+      admission: {},
     });
     const repeatId = idempotencyKey(request);
     return {

@@ -17,8 +17,11 @@ import { TendonError } from "../../../kit/errors.ts";
 import { CallContext, type RequestHeaders } from "../../../kit/rpc/context.ts";
 import type { Pipeline } from "../../../kit/rpc/pipeline.ts";
 import { type BoundService, methodPath, type UntypedMethod } from "../../../kit/rpc/service.ts";
+import { type Admission, admissionKey } from "../../rpc/rate-limit.ts";
 
 export interface CallerFacts {
+  /** Of the request that the calls are for. */
+  readonly admission: Admission;
   readonly headers: RequestHeaders;
   readonly peer: string;
   readonly requestId: string;
@@ -109,7 +112,7 @@ export class ServiceCaller {
   }
 
   private context(method: DescMethod): { context: CallContext; over: () => void } {
-    const { headers, peer, requestId, signal } = this.facts;
+    const { headers, peer, requestId, signal, admission } = this.facts;
     const context = new CallContext({
       method,
       requestHeaders: headers,
@@ -117,6 +120,7 @@ export class ServiceCaller {
       requestId,
       deadlineMs: undefined,
     });
+    context.set(admissionKey, admission);
     const gone = () => context.abort(new TendonError("CANCELLED", "the caller went away"));
     if (signal.aborted) gone();
     else signal.addEventListener("abort", gone, { once: true });

@@ -121,6 +121,8 @@ async function lapse(
     : STOPPED;
   const row = await writeWork(transaction, workId, set);
   await forgetShown(transaction, sessionId);
-  const advance = await answer(transaction, sessionId, open, ending);
+  // An item that was accepted and never held was shown to nobody: its calls wait for who is next.
+  const begun = before.holder_claim === null ? [] : open;
+  const advance = await answer(transaction, sessionId, begun, ending);
   return { work: toWork(row), advance, isQueued: isNeeded };
 }

@@ -736,7 +736,7 @@ export declare const WorkService: GenService<{
    * Effect: none.
    * Idempotency: a read.
    * Fails: NOT_FOUND, INVALID_PAGE_TOKEN.
-   * Callers: worker.
+   * Callers: client, admin, worker.
    *
    * @generated from rpc tendon.v1.WorkService.ListWork
    */
