@@ -54,7 +54,7 @@ export const handAgentSettings = defineSettings({
   },
   TENDON_HAND_AGENT_REACH: {
     parse: reachList(),
-    help: "Hosts of the agent's network that it connects the proxy to, for MCP servers with hand-agent:// URLs: host:port, *.domain:port or address:port, separated by commas; a port may be *. Without it none.",
+    help: "Hosts of the agent's network that it connects the proxy to, for MCP servers with hand-agent:// URLs or in an environment's list: host:port, *.domain:port or address:port, separated by commas; a port may be *. Without it none.",
   },
   TENDON_HAND_AGENT_REPOSITORY_CACHE_MB: {
     parse: integer({ min: 0, max: 1_000_000 }),

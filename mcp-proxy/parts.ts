@@ -160,11 +160,11 @@ export function createParts(deps: PartsDeps): ProxyParts {
   };
 }
 
-/** One function for all that the proxy asks: the URL says whether it goes out from here or through a hand agent. */
+/** One function for all that the proxy asks: the URL, or a pool beside it, says whether it goes out from here or through a hand agent. */
 function fetchEverywhere(fromHere: OutboundFetch, privateNetworks: PrivateNetworks): OutboundFetch {
   return async (url, request = {}) => {
     const text = String(url);
-    if (!isHandAgentUrl(text)) return fromHere(url, request);
+    if (request.pool === undefined && !isHandAgentUrl(text)) return fromHere(url, request);
     if (request.sessionId !== undefined) return privateNetworks.fetch(text, request.sessionId, request);
     throw new OutboundRefusal("bad_url", "a server behind a hand agent is reached for sessions alone");
   };

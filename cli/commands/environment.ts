@@ -40,6 +40,7 @@ interface SpecOptions {
   image?: string;
   label?: Record<string, string>;
   pool?: string;
+  mcpTunnelHost?: string[];
   network?: NetworkMode;
   allowHost?: string[];
   variable?: Record<string, string>;
@@ -165,6 +166,11 @@ function addSpecOptions(command: Command): Command {
     .option("--label <name=value>", "only hand agents with this label; may be given several times", parsePair)
     .option("--pool <pool>", "only hand agents of this pool")
     .option(
+      "--mcp-tunnel-host <host[:port]>",
+      "MCP servers that only the pool's network reaches, or *.example.com; may be given several times",
+      parseRepeated,
+    )
+    .option(
       "--network <mode>",
       enumWords(NetworkModeSchema).join(", "),
       parseEnum<NetworkMode>(NetworkModeSchema),
@@ -217,6 +223,7 @@ function changedSpec(base: EnvironmentSpec, options: SpecOptions): EnvironmentSp
     image: options.image ?? base.image,
     labels: { ...base.labels, ...options.label },
     pool: options.pool ?? base.pool,
+    mcpTunnelHosts: options.mcpTunnelHost ?? base.mcpTunnelHosts,
     variables: { ...base.variables, ...options.variable },
     setup: options.setup ?? base.setup,
     provisionTimeoutMs: options.provisionTimeout ?? base.provisionTimeoutMs,
@@ -309,6 +316,7 @@ function environmentText({ id, spec, isDefault, createdAt, archivedAt }: Environ
     ["warm", spec?.warmPool?.size ? String(spec.warmPool.size) : ""],
     ["labels", pairsText(spec?.labels ?? {})],
     ["pool", spec?.pool],
+    ["MCP tunnel hosts", spec?.mcpTunnelHosts.join(" ")],
     ["network", networkWord(spec, "the driver's default")],
     ["hosts", spec?.network?.allowedHosts.join(" ")],
     ["variables", pairsText(spec?.variables ?? {})],

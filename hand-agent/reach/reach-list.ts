@@ -3,22 +3,14 @@
  * its port; without it nothing is reached. What a listed name leads to is judged again by its address.
  */
 import { isIPv4 } from "node:net";
-import { type Host, hostText, parseHost, type Target } from "../../kit/network/host-name.ts";
+import type { Target } from "../../kit/network/host-name.ts";
+import { type HostPattern, matchesPattern, parseHostPattern } from "../../kit/network/host-pattern.ts";
 import { judgeAddress } from "../relay/address-rules.ts";
 
-interface Entry {
-  readonly host: Host;
-  /** `*.` before a name: all below it. */
-  readonly isBelow: boolean;
-  /** Undefined for every port. */
-  readonly port: number | undefined;
-}
-
-const ENTRY = /^(\*\.)?(\[[^\]]*\]|[^:]*):(\*|[0-9]{1,5})$/;
 const LOOPBACK_NAME = "localhost";
 
 export class ReachList {
-  private readonly entries: readonly Entry[];
+  private readonly entries: readonly HostPattern[];
 
   /** Throws an Error for an entry that is not `host:port`, `*.domain:port` or `address:port`; a port may be `*`. */
   constructor(entries: readonly string[]) {
@@ -29,12 +21,8 @@ export class ReachList {
     return this.entries.length === 0;
   }
 
-  allows({ host, port }: Target): boolean {
-    return this.entries.some(
-      (entry) =>
-        (entry.port ?? port) === port &&
-        (entry.isBelow ? isBelow(host, entry.host) : isSame(host, entry.host)),
-    );
+  allows(target: Target): boolean {
+    return this.entries.some((entry) => matchesPattern(target, entry));
   }
 
   /**
@@ -49,23 +37,10 @@ export class ReachList {
   }
 }
 
-function parseEntry(text: string): Entry {
-  const [, below, place = "", port = ""] = ENTRY.exec(text) ?? [];
-  const host = parseHost(place);
-  const number = port === "*" ? undefined : Number(port);
-  const isPort = number === undefined || (number >= 1 && number <= 65_535);
-  if (host === undefined || !isPort || (below !== undefined && host.kind === "address")) {
-    throw new Error(`"${text}" is not host:port, *.domain:port or address:port`);
-  }
-  return { host, isBelow: below !== undefined, port: number };
-}
-
-function isSame(host: Host, other: Host): boolean {
-  return host.kind === other.kind && hostText(host) === hostText(other);
-}
-
-function isBelow(host: Host, domain: Host): boolean {
-  return host.kind === "name" && domain.kind === "name" && host.name.endsWith(`.${domain.name}`);
+function parseEntry(text: string): HostPattern {
+  const pattern = parseHostPattern(text);
+  if (pattern === undefined) throw new Error(`"${text}" is not host:port, *.domain:port or address:port`);
+  return pattern;
 }
 
 /** Also as an IPv6 address that carries it. */

@@ -13,6 +13,8 @@ import { step } from "../trace-steps.ts";
 export interface McpServerOfSession {
   readonly name: string;
   readonly url: string;
+  /** The session's environment has it behind the hand agents of this pool. */
+  readonly pool: string | undefined;
   allows(toolName: string): boolean;
 }
 
@@ -61,8 +63,9 @@ async function ask(
 ): Promise<ResolvedServer> {
   const request = { sessionId, epoch, serverName, toolName, toolUseId, withCredential };
   const answer = await credentials.resolveMcpServer(request, options);
-  const { url, toolset, credentialSought } = answer;
-  const server = { name: serverName, url, allows: (name: string) => isToolEnabled(toolset, name) };
+  const { url, toolset, credentialSought, tunnelPool } = answer;
+  const pool = tunnelPool === "" ? undefined : tunnelPool;
+  const server = { name: serverName, url, pool, allows: (name: string) => isToolEnabled(toolset, name) };
   let { call } = answer;
   if (call === undefined && toolUseId !== "" && server.allows(toolName)) {
     // A server of before records calls in a question of its own.

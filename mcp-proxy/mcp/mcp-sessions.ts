@@ -15,6 +15,7 @@ export interface McpSession {
   readonly sessionId: string;
   readonly serverName: string;
   readonly url: string;
+  readonly pool: string | undefined;
   /** What it has upstream by now. */
   currentId: string;
   /** The client's `initialize`; undefined when it was too long to keep. */
@@ -84,6 +85,7 @@ export class McpSessions {
       sessionId: caller.sessionId,
       serverName: server.name,
       url: server.url,
+      pool: server.pool,
       currentId: id,
       opening: body !== undefined && body.length <= MAX_OPENING_BYTES ? body : undefined,
       protocolVersion: headers["mcp-protocol-version"] ?? "",

@@ -54,7 +54,7 @@ async function endUpstream(
   fetch: OutboundFetch,
   clock: Clock,
   log: Logger,
-  { sessionId, url, currentId, protocolVersion, grant }: McpSession,
+  { sessionId, url, pool, currentId, protocolVersion, grant }: McpSession,
 ): Promise<void> {
   const limit = new AbortController();
   const stop = clock.after(CLOSE_WITHIN_MS, () => limit.abort(new Error("it was not answered in time")));
@@ -70,6 +70,7 @@ async function endUpstream(
       signal: limit.signal,
       redirect: "same-origin",
       sessionId,
+      pool,
     });
     grant?.used(String(response.status));
     await response.body?.cancel();

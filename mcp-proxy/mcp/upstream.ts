@@ -151,6 +151,7 @@ export class Upstream {
         signal: AbortSignal.any([signal, limit.signal]),
         redirect: "same-origin",
         sessionId: exchange.caller.sessionId,
+        pool: server.pool,
       });
       grant?.used(String(response.status));
       return response;

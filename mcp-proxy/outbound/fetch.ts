@@ -19,8 +19,10 @@ export interface OutboundRequest {
    * answer. Default `error`.
    */
   readonly redirect?: "error" | "same-origin" | "manual";
-  /** For whom: needed where a hand agent of the session's workspace is on the way (`hand-agent://…`). */
+  /** For whom: needed where a hand agent of the session's workspace is on the way (`hand-agent://…`, or a pool). */
   readonly sessionId?: string;
+  /** Pool of hand agents that reaches an `https://` URL, where it is not reached from here. */
+  readonly pool?: string | undefined;
 }
 
 export type OutboundFetch = (url: string | URL, request?: OutboundRequest) => Promise<Response>;

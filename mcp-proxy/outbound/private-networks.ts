@@ -1,5 +1,6 @@
 /**
- * Requests to servers that only a network with hand agents reaches (`hand-agent://…`): each connection is a tunnel through
+ * Requests to servers that only a network with hand agents reaches (`hand-agent://…`, and `https://…` where an environment
+ * names a pool for it): each connection is a tunnel through
  * the server of Tendon and a hand agent of the session's workspace. TLS begins here and ends at the far side, with the
  * certificate checked against the far side's own name. What may be dialled is the hand agent's machine's to say; the rules
  * for this machine's own network mean nothing there.
@@ -66,9 +67,12 @@ export class PrivateNetworks {
     this.stopLooking = deps.clock.every(LOOK_EVERY_MS, () => this.endIdle());
   }
 
-  /** As OutboundFetch, for `hand-agent://…` and `hand-agent+http://…`. Rejects with an OutboundRefusal, or the signal's reason. */
-  fetch(url: string, sessionId: string, request: OutboundRequest): Promise<Response> {
-    const target = parseHandAgentUrl(url);
+  /**
+   * As OutboundFetch, for `hand-agent://…` and `hand-agent+http://…`, and `https://…` with the request's pool. Rejects with an
+   * OutboundRefusal, or the signal's reason.
+   */
+  async fetch(url: string, sessionId: string, request: OutboundRequest): Promise<Response> {
+    const target = targetOf(url, request.pool);
     if (target === undefined)
       throw new OutboundRefusal("bad_url", "this is no URL of a server behind a hand agent");
     const way = this.wayOf({ sessionId, pool: target.pool });
@@ -163,6 +167,12 @@ export class PrivateNetworks {
     // The type knows only agents that give a socket at once; the library itself takes both.
     Object.assign(agent, { createConnection });
   }
+}
+
+function targetOf(url: string, pool: string | undefined): { pool: string; url: string } | undefined {
+  const named = parseHandAgentUrl(url);
+  if (named !== undefined || pool === undefined) return named;
+  return /^https:/i.test(url) ? { pool, url } : undefined;
 }
 
 /** What an HTTP agent asks of its sockets beside bytes. */

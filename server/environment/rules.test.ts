@@ -40,6 +40,15 @@ test("hosts are names or whole subdomains, and only count in a limited network",
   expect(wrongField(elsewhere)).toBe("spec.network.allowed_hosts");
 });
 
+test("MCP servers behind a pool are listed by host and port, and a pool is needed", () => {
+  const field = (host: string) => wrongField({ pool: "lab", mcpTunnelHosts: ["mcp.corp", host] });
+  for (const host of ["mcp.corp:8443", "*.corp", "*.corp:*", "10.1.2.3", "[fd00::1]:8443"])
+    expect(field(host)).toBeUndefined();
+  for (const host of ["*", "mcp.corp:0", "*.10.0.0.1", "https://mcp.corp", "mcp.corp/path", "a b"])
+    expect(field(host)).toBe("spec.mcp_tunnel_hosts[1]");
+  expect(wrongField({ mcpTunnelHosts: ["mcp.corp"] })).toBe("spec.mcp_tunnel_hosts");
+});
+
 test("an environment that could never give a hand is refused", () => {
   expect(wrongField({ driver: "docker" })).toBe("spec.image");
   expect(wrongField({ driver: "docker", image: "debian:12" })).toBeUndefined();

@@ -1,5 +1,6 @@
 /** What an environment may be, beyond what the proto's own rules say. Errors name the field's path in the request. */
 import { invalidField } from "../../kit/errors.ts";
+import { parseHostPattern } from "../../kit/network/host-pattern.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { type EnvironmentSpec, type Network, NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 
@@ -24,6 +25,7 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
   checkVariables(spec.variables);
   if (spec.network !== undefined) checkNetwork(spec.network);
   checkPackages(spec);
+  checkTunnelHosts(spec);
   if (spec.idleTimeoutMs > MAX_IDLE_MS) throw invalidField("spec.idle_timeout_ms", "must be at most 30 days");
   if (spec.keepParkedMs > MAX_KEPT_MS) throw invalidField("spec.keep_parked_ms", "must be at most 365 days");
   if (spec.maxAgeMs > MAX_KEPT_MS) throw invalidField("spec.max_age_ms", "must be at most 365 days");
@@ -31,6 +33,17 @@ export function checkEnvironmentSpec(spec: EnvironmentSpec): void {
     throw invalidField("spec.warm_pool.max_age_ms", "must be at most 24 days");
   if (spec.container?.workdir.split("/").some((part) => part === "." || part === ".."))
     throw invalidField("spec.container.workdir", "must be a path without . and ..");
+}
+
+function checkTunnelHosts({ mcpTunnelHosts, pool }: EnvironmentSpec): void {
+  if (mcpTunnelHosts.length > 0 && pool === "")
+    throw invalidField("spec.mcp_tunnel_hosts", "needs a pool, whose hand agents reach these hosts");
+  const wrong = mcpTunnelHosts.findIndex((text) => parseHostPattern(text, 443) === undefined);
+  if (wrong < 0) return;
+  throw invalidField(
+    `spec.mcp_tunnel_hosts[${wrong}]`,
+    "must be a host name, *.example.com for all below, or an address, with a port where it is not 443",
+  );
 }
 
 /** What every build of these drivers needs or refuses. Other names may be drivers of newer hand agents. */

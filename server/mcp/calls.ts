@@ -20,6 +20,7 @@ import type { SessionLog } from "../ports/session-log.ts";
 import type { CredentialOpening, CredentialStore, StoredCredential } from "../store/credentials.ts";
 import type { BegunCall, McpCallStore, McpSession, McpToolUse } from "../store/mcp-calls.ts";
 import { mcpResultEvent, parseResult, resultOfAnswer } from "./results.ts";
+import { tunnelPoolOf } from "./tunnel-pool.ts";
 
 export interface McpCallsDeps {
   readonly calls: McpCallStore;
@@ -121,16 +122,17 @@ interface McpServer {
   readonly url: string;
   readonly workspaceId: string;
   readonly toolset: McpToolset | undefined;
+  readonly tunnelPool: string | undefined;
 }
 
-function serverOf({ agent, workspaceId }: McpSession, serverName: string): McpServer {
+function serverOf({ agent, environment, workspaceId }: McpSession, serverName: string): McpServer {
   const { spec } = fromJsonString(AgentSchema, agent, { ignoreUnknownFields: true });
   const server = spec?.mcpServers.find(({ name }) => name === serverName);
   if (server === undefined) throw notFound("mcp_server", serverName);
   const toolset = spec?.tools
     .map(({ kind }) => (kind.case === "mcpToolset" ? kind.value : undefined))
     .find((found) => found?.serverName === serverName);
-  return { url: server.url, workspaceId, toolset };
+  return { url: server.url, workspaceId, toolset, tunnelPool: tunnelPoolOf(server.url, environment) };
 }
 
 function mayCall({ toolset }: McpServer, toolName: string): boolean {
@@ -149,7 +151,7 @@ function wantedCredential(
 }
 
 function answerOf(
-  { url, workspaceId, toolset }: McpServer,
+  { url, workspaceId, toolset, tunnelPool = "" }: McpServer,
   credentialSought: boolean,
   found: StoredCredential | undefined,
 ) {
@@ -158,6 +160,7 @@ function answerOf(
     url,
     workspaceId,
     credentialSought,
+    tunnelPool,
     ...(toolset && { toolset }),
     ...(credential && { credential }),
   };

@@ -9,6 +9,8 @@ export interface McpSession {
   readonly isArchived: boolean;
   /** JSON text of the agent as the session has it. */
   readonly agent: string;
+  /** JSON text of its environment's spec as it is now, where that names MCP servers behind hand agents. */
+  readonly environment: string | undefined;
 }
 
 /** What a call needs besides its record; `skip` records nothing. */

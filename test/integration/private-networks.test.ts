@@ -8,6 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { CLOSED_ADDRESS, ClosedNetwork } from "../kit/closed-network.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type AgentProgram, startAgentProgram, tokenFile } from "../kit/hand-agent-program.ts";
@@ -130,6 +131,29 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("an MCP server behind a han
     expect(
       JSON.stringify(audited, (_, value) => (typeof value === "bigint" ? String(value) : value)),
     ).not.toContain("canary-private");
+  });
+
+  test("is reached by a plain https:// URL where the environment lists its host, with the credential of that URL", async () => {
+    const { home, server } = rig.vault;
+    const environments = server.client(EnvironmentService, home.key);
+    const spec = { name: "closed", pool: "lab", mcpTunnelHosts: [`${CLOSED_ADDRESS}:${SECURE}`] };
+    const { environment } = await environments.createEnvironment({ spec });
+    const url = `https://${CLOSED_ADDRESS}:${SECURE}/mcp`;
+    const vaultId = await home.newVault();
+    await home.addCredential(vaultId, bearer(url), "canary-listed");
+    const servers = { [SERVER]: url, stranger: url.replace(`${SECURE}`, `${STRANGER}`) };
+    const session = await rig.newSession({ servers, vaultIds: [vaultId], environmentId: environment!.id });
+    expect(await (await session.post(whoami)).text()).toContain(`credential: given, from ${CLOSED_ADDRESS}`);
+    // A recorded call finds its way as well.
+    const toolUseId = await session.uses("whoami");
+    expect(await (await session.post(whoami, { toolUseId })).text()).toContain("credential: given");
+    // What the environment says now counts for sessions that there are: another pool, and another port.
+    const elsewhere = { ...spec, pool: "attic", mcpTunnelHosts: ["*.example", `${CLOSED_ADDRESS}:*`] };
+    await environments.updateEnvironment({ environmentId: environment!.id, spec: elsewhere });
+    for (const name of [SERVER, "stranger"]) {
+      const failure = await failureOf(await session.post(whoami, { server: name }));
+      expect(failure.message).toMatch(/has no hand agent in pool "attic"/);
+    }
   });
 
   test("that shows a certificate of another name is not spoken to", async () => {

@@ -43,6 +43,8 @@ export interface McpRig {
     servers: Readonly<Record<string, string>>;
     tools?: MessageInitShape<typeof McpToolsetSchema>["tools"];
     vaultIds?: string[];
+    /** Default: the workspace's default. */
+    environmentId?: string;
   }): Promise<McpSessionOfTest>;
   stop(): Promise<void>;
 }
@@ -82,7 +84,7 @@ export async function startMcpRig(
   return {
     vault,
     proxy,
-    async newSession({ servers, tools = {}, vaultIds = [] }) {
+    async newSession({ servers, tools = {}, vaultIds = [], environmentId = "" }) {
       const names = Object.keys(servers);
       const spec = {
         name: "caller",
@@ -92,7 +94,11 @@ export async function startMcpRig(
         })),
       };
       const { agent } = await vault.server.client(AgentService, vault.home.key).createAgent({ spec });
-      const { session } = await vault.home.sessions.createSession({ agentId: agent!.id, vaultIds });
+      const { session } = await vault.home.sessions.createSession({
+        agentId: agent!.id,
+        vaultIds,
+        environmentId,
+      });
       const id = session!.id;
       await takeSession(vault.database, id);
       const token = await tokenOf(id, 1);

@@ -22,13 +22,29 @@ interface SessionRow {
   lease_epoch: number;
   archived: boolean;
   agent: string;
+  environment: string | null;
 }
 
-const SESSION_SQL = `select s.workspace_id, s.lease_epoch, s.agent, (s.archived_at is not null or r.archived_at is not null) as archived
-  from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)`;
+/** The environment only where it matters: most name no such servers. */
+const SESSION_SQL = `select s.workspace_id, s.lease_epoch, s.agent, (s.archived_at is not null or r.archived_at is not null) as archived,
+    case when strpos(e.spec, '"mcpTunnelHosts"') > 0 then e.spec end as environment
+  from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)
+    left join environments e on e.environment_id = s.environment_id`;
 
-function toSession({ workspace_id: workspaceId, lease_epoch, archived, agent }: SessionRow): McpSession {
-  return { workspaceId, epoch: BigInt(lease_epoch), isArchived: archived, agent };
+function toSession({
+  workspace_id: workspaceId,
+  lease_epoch,
+  archived,
+  agent,
+  environment,
+}: SessionRow): McpSession {
+  return {
+    workspaceId,
+    epoch: BigInt(lease_epoch),
+    isArchived: archived,
+    agent,
+    environment: environment ?? undefined,
+  };
 }
 
 async function begin(

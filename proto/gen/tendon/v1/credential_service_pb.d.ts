@@ -526,6 +526,14 @@ export declare type ResolveMcpServerResponse = Message<"tendon.v1.ResolveMcpServ
    * @generated from field: tendon.v1.BeginCallResponse call = 6;
    */
   call?: BeginCallResponse | undefined;
+
+  /**
+   * Pool of hand agents of the session's workspace through which the URL is reached, as the session's environment has it;
+   * empty: not through one, or as the URL says.
+   *
+   * @generated from field: string tunnel_pool = 7;
+   */
+  tunnelPool: string;
 };
 
 /**

@@ -242,6 +242,16 @@ export declare type EnvironmentSpec = Message<"tendon.v1.EnvironmentSpec"> & {
    * @generated from field: tendon.v1.Packages packages = 22;
    */
   packages?: Packages | undefined;
+
+  /**
+   * MCP servers that only the network of `pool` reaches: host names, `*.example.com` for all below, or addresses, with a port
+   * where it is not 443, or `*` for every port; at most 64. The `https://` URLs of a session's agent at these hosts are reached
+   * through an online hand agent of that pool, as `hand-agent://` URLs are, where its machine allows the host. It counts from
+   * the next request on, also for sessions that there are. Needs `pool`.
+   *
+   * @generated from field: repeated string mcp_tunnel_hosts = 23;
+   */
+  mcpTunnelHosts: string[];
 };
 
 /**

@@ -90,11 +90,12 @@ function applyPackages(spec: EnvironmentSpec, fields: Fields): void {
 
 /** What only Tendon has. */
 function applyExtension(spec: EnvironmentSpec, fields: Fields): void {
-  fields.only("driver", "image", "pool", "labels", "session_files");
+  fields.only("driver", "image", "pool", "labels", "session_files", "mcp_tunnel_hosts");
   if (fields.has("driver")) spec.driver = fields.text("driver") ?? "";
   if (fields.has("image")) spec.image = fields.text("image") ?? "";
   if (fields.has("pool")) spec.pool = fields.text("pool") ?? "";
   spec.sessionFiles = fields.flag("session_files") ?? spec.sessionFiles;
+  if (fields.has("mcp_tunnel_hosts")) spec.mcpTunnelHosts = [...(fields.texts("mcp_tunnel_hosts") ?? [])];
   if (fields.has("labels")) spec.labels = labelsOf(fields.object("labels"));
 }
 

@@ -25,12 +25,12 @@ export function environmentJson({ id, spec, createdAt, updatedAt, archivedAt }: 
 
 function configJson(spec: EnvironmentSpec) {
   if (spec.selfHosted) return { type: "self_hosted" };
-  const { driver, image, pool, labels, sessionFiles } = spec;
+  const { driver, image, pool, labels, sessionFiles, mcpTunnelHosts } = spec;
   return {
     type: "cloud",
     networking: networkingJson(spec.network),
     packages: packagesJson(spec.packages),
-    tendon: { driver, image, pool, labels, session_files: sessionFiles },
+    tendon: { driver, image, pool, labels, session_files: sessionFiles, mcp_tunnel_hosts: mcpTunnelHosts },
   };
 }
 
