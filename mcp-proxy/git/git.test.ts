@@ -30,7 +30,7 @@ let home: string;
 let grant: () => Promise<Grant | undefined>;
 let used: string[] = [];
 const wanted: string[] = [];
-let repositories: GivenRepository[] = [];
+let repositories: readonly GivenRepository[] = [];
 
 beforeAll(async () => {
   host = await startGitServer();
@@ -72,6 +72,7 @@ afterAll(async () => {
 beforeEach(() => {
   used = [];
   grant = async () => granted();
+  repositories = ["private/one.git", "public/one.git"].map((path) => ({ url: url(path), pushBranches: [] }));
 });
 
 function granted(pushBranches: string[] = [], login = host.login): Grant {
@@ -212,26 +213,35 @@ test("is told at once when a host switches to another protocol", async () => {
   );
 });
 
+test("pushes to a session's own repositories alone, with the credential of the name by which it was given them", async () => {
+  repositories = [{ url: url("private/one"), pushBranches: [] }];
+  await git("clone", "-q", url("private/one.git"), "alone");
+  await git("-C", "alone", "commit", "--allow-empty", "-qm", "alone");
+  const push = async (path: string) => (await git("-C", "alone", "push", url(path), "HEAD:alone")).text;
+  expect(await push("public/one.git")).toMatch(/may push to its own repositories alone/);
+  expect(await push("moved/one.git")).toMatch(/may push to its own repositories alone/);
+  wanted.length = 0;
+  await push("private/ONE.git");
+  expect(await push("private/one.git")).toMatch(/\[new branch\]/);
+  expect(new Set(wanted)).toEqual(new Set([url("private/one")]));
+});
+
 test("keeps the branch rules of a session's own repository beside those of its credential, and by any name of it", async () => {
   repositories = [
     { url: url("private/one"), pushBranches: ["agent/*"] },
     { url: url("public/one.git"), pushBranches: [] },
   ];
-  try {
-    await git("clone", "-q", url("private/one.git"), "owned");
-    await git("-C", "owned", "commit", "--allow-empty", "-qm", "owned");
-    const push = async (path: string, ref: string) => (await git("-C", "owned", "push", url(path), ref)).text;
-    expect(await push("private/one.git", "HEAD:main")).toMatch(
-      /HEAD -> main \(the session may not push here\)/,
-    );
-    expect(await push("private/One.git", "HEAD:main")).toMatch(/may not push here|no such repository/);
-    expect(await push("private/one.git", "HEAD:agent/a")).toMatch(/\[new branch\]/);
-    expect(await push("moved/one.git", "HEAD:main")).toMatch(/may push to its own repositories alone/);
-    grant = async () => granted(["other/*"]);
-    expect(await push("private/one.git", "HEAD:agent/b")).toMatch(/may not push here/);
-  } finally {
-    repositories = [];
-  }
+  await git("clone", "-q", url("private/one.git"), "owned");
+  await git("-C", "owned", "commit", "--allow-empty", "-qm", "owned");
+  const push = async (path: string, ref: string) => (await git("-C", "owned", "push", url(path), ref)).text;
+  expect(await push("private/one.git", "HEAD:main")).toMatch(
+    /HEAD -> main \(the session may not push here\)/,
+  );
+  expect(await push("private/One.git", "HEAD:main")).toMatch(/may not push here|no such repository/);
+  expect(await push("private/one.git", "HEAD:agent/a")).toMatch(/\[new branch\]/);
+  expect(await push("moved/one.git", "HEAD:main")).toMatch(/may push to its own repositories alone/);
+  grant = async () => granted(["other/*"]);
+  expect(await push("private/one.git", "HEAD:agent/b")).toMatch(/may not push here/);
 }, 30_000);
 
 test("reaches public repositories without a credential, also where they have moved to within the host", async () => {

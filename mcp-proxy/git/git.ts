@@ -19,7 +19,7 @@ import type { ConnectionHandler, SandboxConnection } from "../tunnels/sandbox-co
 import { type GitRequest, originOf, parseGitRequest, parseLfsRequest } from "./git-path.ts";
 import { LFS_TYPE, type LfsDeps, serveLfs } from "./lfs.ts";
 import { readPushCommands, refusedPush, UnreadablePush } from "./push-commands.ts";
-import { mayPush, rulesOfSession } from "./push-rules.ts";
+import { givenUrl, mayPush, ONLY_OWN, rulesOfSession } from "./push-rules.ts";
 import { GitRefusal, refusalOfStatus } from "./refusal.ts";
 
 interface ExchangeDeps extends LfsDeps {
@@ -115,9 +115,10 @@ class GitExchange {
     }
   }
 
-  private grant(destination: string): Promise<Grant | undefined> {
-    const { sessionId, workspaceId, epoch } = this.connection;
+  private grant(repositoryUrl: string): Promise<Grant | undefined> {
+    const { sessionId, workspaceId, epoch, repositories } = this.connection;
     const purpose = CredentialPurpose.GIT;
+    const destination = givenUrl(repositoryUrl, repositories);
     return this.deps.credentials.grant({
       sessionId,
       workspaceId,
@@ -132,10 +133,7 @@ class GitExchange {
     if (asked.service !== "git-receive-pack") return false;
     const ofSession = rulesOfSession(asked.repositoryUrl, this.connection.repositories);
     if (ofSession === undefined) {
-      throw new GitRefusal(
-        "forbidden",
-        "the session has branch rules, and may push to its own repositories alone",
-      );
+      throw new GitRefusal("forbidden", ONLY_OWN);
     }
     if (asked.isAdvertisement) return false;
     const rules = [grant?.pushBranches ?? [], ...ofSession].filter((patterns) => patterns.length > 0);

@@ -44,7 +44,8 @@ beforeAll(async () => {
   });
   way = net.createServer({ allowHalfOpen: true }, (stream) => {
     const names = { tunnelId: "t", sessionId, workspaceId: "w", handId: "h", epoch: 1, kind: "git" as const };
-    handler({ ...names, repositories: [], variables: [], host: "127.0.0.1", port: host.port, stream });
+    const repositories = [{ url: `https://127.0.0.1:${host.port}/private/one.git`, pushBranches: [] }];
+    handler({ ...names, repositories, variables: [], host: "127.0.0.1", port: host.port, stream });
   });
   way.listen(0, "127.0.0.1");
   await once(way, "listening");

@@ -13,7 +13,7 @@ import { Scrubber } from "../egress/scrubber.ts";
 import type { SandboxConnection } from "../tunnels/sandbox-connection.ts";
 import { LFS_ACTION_PATH, type LfsRequest } from "./git-path.ts";
 import type { LfsAction, LfsActions } from "./lfs-actions.ts";
-import { rulesOfSession } from "./push-rules.ts";
+import { ONLY_OWN, rulesOfSession } from "./push-rules.ts";
 import { GitRefusal, refusalOfStatus } from "./refusal.ts";
 
 export interface LfsDeps {
@@ -71,11 +71,7 @@ async function batch(deps: LfsDeps, exchange: LfsExchange): Promise<void> {
   const body = await bodyOf(request);
   const isUpload = objectOf(body).operation === "upload";
   if (isUpload && rulesOfSession(asked.repositoryUrl, connection.repositories) === undefined) {
-    throw new GitRefusal(
-      "forbidden",
-      "the session has branch rules, and may push to its own repositories alone",
-      "proxy",
-    );
+    throw new GitRefusal("forbidden", ONLY_OWN, "proxy");
   }
   const { text } = await callApi(deps, exchange, body);
   const { objects, transfer: way } = objectOf(text);

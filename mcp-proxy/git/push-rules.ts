@@ -5,22 +5,27 @@ import type { GivenRepository } from "../tunnels/sandbox-connection.ts";
 
 type Step = string | { readonly repeats: boolean; readonly crosses: boolean };
 
+export const ONLY_OWN = "a session may push to its own repositories alone";
+
 const BRANCHES = "refs/heads/";
 const LONGEST_REF = 1_024;
 
 /**
- * What a push to this repository must keep besides its credential's rules; undefined where it may not be pushed to at all.
- * Hosts know repositories by more than one name: where one that the session was given has rules, the others that it was not
- * given cannot be told from it, and are not pushed to.
+ * What a push to this repository must keep besides its credential's rules; undefined where it may not be pushed to: a session
+ * pushes to the repositories that it was given, and its credentials may be good for many more. Hosts know repositories by more
+ * than one name, so one that was not given cannot be told from one that was.
  */
 export function rulesOfSession(
   repositoryUrl: string,
   given: readonly GivenRepository[],
 ): readonly (readonly string[])[] | undefined {
-  if (given.every(({ pushBranches }) => pushBranches.length === 0)) return [];
-  const wanted = spellingOf(repositoryUrl);
-  const those = given.filter(({ url }) => spellingOf(url) === wanted);
+  const those = given.filter(({ url }) => spellingOf(url) === spellingOf(repositoryUrl));
   return those.length === 0 ? undefined : those.map(({ pushBranches }) => pushBranches);
+}
+
+/** As the session was given it, where it was: by another spelling of its name it gets no other credential. */
+export function givenUrl(repositoryUrl: string, given: readonly GivenRepository[]): string {
+  return given.find(({ url }) => spellingOf(url) === spellingOf(repositoryUrl))?.url ?? repositoryUrl;
 }
 
 function spellingOf(url: string): string {
