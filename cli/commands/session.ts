@@ -22,6 +22,7 @@ import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
+import { variablesNote } from "../variables-note.ts";
 import {
   enumWord,
   enumWords,
@@ -145,6 +146,8 @@ function addCreate(session: Command): void {
     };
     const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);
     output.message(SessionSchema, made!, () => sessionText(made!));
+    const note = await variablesNote(api, made!);
+    if (note !== undefined) output.note(note);
   });
 }
 

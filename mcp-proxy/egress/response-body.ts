@@ -28,11 +28,11 @@ export function scrubbed(
   const scrubber = new Scrubber(values);
   const headers = passedBack(received);
   if (scrubber.isIdle) return { headers, through: [] };
-  for (const [name, all] of headers)
-    headers.set(
-      name,
-      all.map((value) => scrubber.text(value)),
-    );
+  for (const [name, all] of headers) {
+    const texts = all.map((value) => scrubber.text(value));
+    if (scrubber.isInName(name)) headers.delete(name);
+    else headers.set(name, texts);
+  }
   // One that is not undone by now would stand in the body, and no header would say so.
   const transfer = (received.get("transfer-encoding") ?? []).join(",").trim().toLowerCase();
   if (transfer !== "" && transfer !== "chunked") throw unreadable();

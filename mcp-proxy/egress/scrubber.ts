@@ -114,11 +114,15 @@ function asBase64(value: string): string[] {
 
 export class Scrubber {
   private readonly spellings: readonly Buffer[];
+  /** In lower case, as names of headers come. */
+  private readonly inNames: readonly string[];
   /** What may be the beginning of a value. */
   private held: Buffer = Buffer.alloc(0);
 
   constructor(values: readonly string[]) {
-    this.spellings = spellingsOf(values).map((spelling) => Buffer.from(spelling, "utf8"));
+    const spellings = spellingsOf(values);
+    this.spellings = spellings.map((spelling) => Buffer.from(spelling, "utf8"));
+    this.inNames = spellings.map((spelling) => spelling.toLowerCase());
   }
 
   get isIdle(): boolean {
@@ -139,6 +143,11 @@ export class Scrubber {
     const { done } = this.scrub(this.held, false);
     this.held = Buffer.alloc(0);
     return done;
+  }
+
+  /** Whether a header's name, in lower case, holds a value: nothing can stand in its place there. */
+  isInName(name: string): boolean {
+    return this.inNames.some((spelling) => name.includes(spelling));
   }
 
   /** Of a header, for one. */

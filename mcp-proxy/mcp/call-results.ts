@@ -16,9 +16,13 @@ export const MAX_RESULT_BYTES = 2 * 1024 * 1024;
 export function failedResult(
   failure: FailureOrigin,
   text: string,
-  more: { type?: McpErrorType; serverName?: string } = {},
+  more: { type?: McpErrorType; serverName?: string; missingScope?: string | undefined } = {},
 ): CallResult {
-  const told = { ...failure, ...(more.type && { type: more.type, mcp_server_name: more.serverName }) };
+  const told = {
+    ...failure,
+    ...(more.type && { type: more.type, mcp_server_name: more.serverName }),
+    ...(more.missingScope !== undefined && { missing_scope: more.missingScope }),
+  };
   const value = { content: [{ type: "text", text }], isError: true, _meta: { "dev.tendon/failure": told } };
   return { text: JSON.stringify(value), failure };
 }
@@ -47,7 +51,8 @@ export function refusedResult(refusal: McpRefusal, serverName: string, mayHaveRu
   const failure: FailureOrigin =
     reason === undefined ? { part: "proxy", reason: "NOT_SENT" } : { part: "upstream", reason };
   const text = `${refusal.message}. ${mayHaveRun ? MAY_HAVE_RUN : "The call was not run."}`;
-  return failedResult(failure, text, { type: refusal.type, serverName });
+  const { type, missingScope } = refusal;
+  return failedResult(failure, text, { type, serverName, missingScope });
 }
 
 export function tooLarge(serverName: string): CallResult {

@@ -192,8 +192,12 @@ export class McpEndpoint {
       response.destroy();
       return;
     }
-    const { status, type, message } = refusal ?? new McpRefusal(500, "api_error", "the proxy failed");
-    const named = serverName === "" ? {} : { mcp_server_name: serverName };
+    const { status, type, message, missingScope } =
+      refusal ?? new McpRefusal(500, "api_error", "the proxy failed");
+    const named = {
+      ...(serverName !== "" && { mcp_server_name: serverName }),
+      ...(missingScope !== undefined && { missing_scope: missingScope }),
+    };
     response.writeHead(status, { "content-type": "application/json" });
     response.end(JSON.stringify({ type: "error", error: { type, message, ...named } }));
   }

@@ -19,11 +19,14 @@ export class McpRefusal extends Error {
   override readonly name = "McpRefusal";
   readonly status: number;
   readonly type: McpErrorType;
+  /** What the server wants the credential to have besides; undefined: that is not what is missing. */
+  readonly missingScope: string | undefined;
 
-  constructor(status: number, type: McpErrorType, message: string) {
+  constructor(status: number, type: McpErrorType, message: string, missingScope?: string) {
     super(message);
     this.status = status;
     this.type = type;
+    this.missingScope = missingScope;
   }
 }
 
@@ -44,8 +47,9 @@ export class UpstreamFailure extends McpRefusal {
   }
 }
 
-export function authenticationFailed(serverName: string, why: string): McpRefusal {
-  return new McpRefusal(502, "mcp_authentication_failed_error", `MCP server "${serverName}" ${why}`);
+export function authenticationFailed(serverName: string, why: string, missingScope?: string): McpRefusal {
+  const message = `MCP server "${serverName}" ${why}`;
+  return new McpRefusal(502, "mcp_authentication_failed_error", message, missingScope);
 }
 
 /** What went wrong, as the caller is told; nothing of a far side's words. Undefined for a fault of the proxy's own. */

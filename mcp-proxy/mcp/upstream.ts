@@ -6,7 +6,9 @@ import type { Clock } from "../../kit/clock.ts";
 import type { TraceContext, Tracing } from "../../kit/trace.ts";
 import { hostOf } from "../../kit/vault/destination.ts";
 import { CredentialPurpose } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { bearerChallenge } from "../credentials/connect/challenge.ts";
 import type { Credentials, Grant, Resolved } from "../credentials/credentials.ts";
+import { isScope } from "../credentials/oauth/token-endpoint.ts";
 import type { OutboundFetch } from "../outbound/fetch.ts";
 import type { SessionCaller } from "../session-token.ts";
 import { step } from "../trace-steps.ts";
@@ -165,6 +167,14 @@ export class Upstream {
 
   /** What is no answer of an MCP server. */
   private judge({ server }: Exchange, { status, headers }: Response, grant: Grant | undefined): void {
+    const missingScope = status === 403 ? missingScopeOf(headers, grant) : undefined;
+    if (missingScope !== undefined) {
+      throw authenticationFailed(
+        server.name,
+        `wants more scope than the credential has: ${missingScope}; connect it again with that scope`,
+        missingScope,
+      );
+    }
     if (status === 401 || status === 403) {
       throw authenticationFailed(
         server.name,
@@ -185,6 +195,14 @@ export class Upstream {
 }
 
 const OPEN_WITHIN_MS = 20_000;
+const MAX_SCOPE_CHARS = 512;
+
+/** By its challenge (RFC 6750, 3.1); undefined where it says nothing of the kind, or nothing that can be repeated. */
+function missingScopeOf(headers: Headers, grant: Grant | undefined): string | undefined {
+  const { error, scope } = bearerChallenge(headers.get("www-authenticate")) ?? {};
+  if (error !== "insufficient_scope" || !isScope(scope) || scope.length > MAX_SCOPE_CHARS) return undefined;
+  return grant?.secrets.some((secret) => scope.includes(secret)) === true ? undefined : scope;
+}
 
 /** Headers of the protocol and of HTTP that mean something to the server; never who asks. */
 export function passedHeaders(

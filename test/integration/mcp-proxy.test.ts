@@ -349,6 +349,38 @@ describe("an MCP session", () => {
   });
 });
 
+test("a server that wants more scope than the credential has is told as that, with the scope, also in a recorded call", async () => {
+  const session = await withVault();
+  const wants = (scope: string) => {
+    far.answers = (_, response) => {
+      const challenge = `Bearer error="insufficient_scope", scope="${scope}", error_description="no"`;
+      response.writeHead(403, { "www-authenticate": challenge }).end();
+      return true;
+    };
+  };
+  wants("files:read files:write");
+  const error = await errorOf(await session.post({ id: 1, method: "tools/list" }));
+  expect(error).toMatchObject({
+    type: "mcp_authentication_failed_error",
+    mcp_server_name: SERVER,
+    missing_scope: "files:read files:write",
+    message: expect.stringMatching(/wants more scope .*: files:read files:write; connect it again/),
+  });
+  const toolUseId = await session.uses("note");
+  const call = { id: 2, method: "tools/call", params: { name: "note", arguments: {} } };
+  const { result } = (await (await session.post(call, { toolUseId })).json()) as {
+    result: { _meta: Record<string, unknown> };
+  };
+  expect(result._meta["dev.tendon/failure"]).toMatchObject({
+    type: "mcp_authentication_failed_error",
+    missing_scope: "files:read files:write",
+  });
+  wants(SECRET);
+  expect(await errorOf(await session.post({ id: 3, method: "tools/list" }))).not.toHaveProperty(
+    "missing_scope",
+  );
+});
+
 test("a server that refuses the credential is told as that, with its name, and without a word of its own", async () => {
   const session = await withVault();
   far.answers = (_, response) => {

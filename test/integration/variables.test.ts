@@ -1,6 +1,11 @@
 /** R22: what sandboxes of a session with variables send to a variable's hosts, from programs in hands to a real host. */
+import { execFile, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
+import { chmod, copyFile, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { placeholderOf } from "../../kit/vault/placeholder.ts";
 import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
@@ -14,6 +19,31 @@ import { plain } from "../kit/vault-rig.ts";
 
 const PLACEHOLDER = placeholderOf("API_KEY");
 const MIB = 1024 * 1024;
+/** Also where it is installed and not in everybody's PATH. */
+const GO = ["go", "/usr/local/go/bin/go"].find((file) => spawnSync(file, ["version"]).status === 0);
+/** What a service in Go does: its own HTTP, which finds relay and roots by the usual variables. */
+const GO_PROGRAM = `package main
+
+import ("fmt"; "io"; "net/http"; "os")
+
+func main() {
+	request, _ := http.NewRequest("GET", os.Args[1], nil)
+	request.Header.Set("X-Key", os.Getenv("API_KEY"))
+	response, err := http.DefaultClient.Do(request)
+	if err != nil { fmt.Println(err); os.Exit(1) }
+	body, _ := io.ReadAll(response.Body)
+	fmt.Print(string(body))
+}
+`;
+const JAVA_PROGRAM = `
+public class Fetch {
+  public static void main(String[] args) throws Exception {
+    var connection = new java.net.URL(args[0]).openConnection();
+    connection.setRequestProperty("X-Key", System.getenv("API_KEY"));
+    System.out.print(new String(connection.getInputStream().readAllBytes()));
+  }
+}
+`;
 
 describe.skipIf(whyNoPrivateNetwork() !== undefined)("a variable of a session", () => {
   let rig: VariableRig;
@@ -115,6 +145,30 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a variable of a session", 
     );
   });
 
+  test.skipIf(!existsSync("/usr/bin/javac"))("reaches the host from a program in Java", async () => {
+    await hand.bash(`cat >Fetch.java <<'END_OF_PROGRAM'\n${JAVA_PROGRAM}\nEND_OF_PROGRAM`);
+    const said = await hand.bash(`java Fetch.java ${rig.urlOf("deep.wild.example")}/java 2>&1`);
+    expect(said).toMatch(/\[redacted\] {2}$/);
+    expect(last()).toMatchObject({ url: "/java", headers: { "x-key": VALUE } });
+  });
+
+  test.skipIf(GO === undefined)("reaches the host from a program in Go", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "tendon-go-"));
+    try {
+      await writeFile(join(folder, "main.go"), GO_PROGRAM);
+      const options = { cwd: folder, env: { ...process.env, GOTOOLCHAIN: "local", GO111MODULE: "off" } };
+      await promisify(execFile)(GO!, ["build", "-o", "fetch", "main.go"], options);
+      const { agentDataDir } = rig.tunnels;
+      const inHand = join(agentDataDir, "hands", hand.handId, "work", "fetch");
+      await copyFile(join(folder, "fetch"), inHand);
+      await chmod(inHand, 0o755);
+      expect(await hand.bash(`./fetch ${rig.urlOf("deep.wild.example")}/go`)).toBe("[redacted]  ");
+      expect(last()).toMatchObject({ url: "/go", headers: { "x-key": VALUE } });
+    } finally {
+      await rm(folder, { recursive: true, force: true });
+    }
+  });
+
   test("stays a placeholder where it is not for the host, not for that place, in URLs, and when there is none of that name", async () => {
     const { home } = rig.tunnels.vault;
     const vault = await home.newVault();
@@ -183,6 +237,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a variable of a session", 
     const headers = await ask("/header");
     expect(headers).toContain("x-said: [redacted]");
     expect(headers).toContain("set-cookie: a=1\r\nset-cookie: b=[redacted]\r\n");
+    expect(headers).not.toMatch(/^x-of-/im);
     expect(await ask("/odd")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: bad_answer/);
     expect(await ask("/coded")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: bad_answer/);
     expect(await ask("/switched")).toMatch(/^HTTP\/1.1 502 [\s\S]*tendon-egress-error: unreachable/);

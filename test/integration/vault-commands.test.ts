@@ -4,6 +4,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { newSealingKeys, startProxy, type TestProxy } from "../kit/proxy-rig.ts";
 import { Installation } from "../kit/start-process.ts";
@@ -111,6 +113,23 @@ test("a secret in the wrong form is refused with a line that repeats nothing of 
     expect(code).not.toBe(0);
     expect(stdout + stderr).not.toContain(CANARY);
   }
+});
+
+test("a session whose variables leave it without a hand is made, and that is said", async () => {
+  const { home, server } = rig;
+  const vaultId = await home.newVault();
+  const value = { name: "API_KEY", allowedHosts: ["api.example"], inHeaders: true };
+  await home.addCredential(vaultId, { kind: { case: "environmentVariable", value } }, `${CANARY}-5`);
+  const spec = { name: "sealed", network: { mode: NetworkMode.NONE } };
+  await server.client(EnvironmentService, home.key).createEnvironment({ spec });
+  const create = (...more: string[]) =>
+    installation.tendon(["session", "create", "--agent", "a", "--vault", vaultId, ...more, "--json"], {
+      env: environment(home.key),
+    });
+  const noted = await create();
+  expect(noted).toMatchObject({ code: 0, stderr: expect.stringMatching(/API_KEY.* no hand .*"e".*--env/) });
+  expect(JSON.parse(noted.stdout)).toMatchObject({ vault_ids: [vaultId] });
+  expect(await create("--env", "sealed")).toMatchObject({ code: 0, stderr: "" });
 });
 
 test("the audit log is listed, followed and exported", async () => {

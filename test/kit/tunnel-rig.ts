@@ -33,6 +33,8 @@ export interface TunnelHand {
 export interface TunnelRig {
   readonly vault: VaultRig;
   readonly variableVault: string;
+  /** Where the hand agent keeps its hands. */
+  readonly agentDataDir: string;
   /** What the proxy's handlers were given, newest last. */
   readonly taken: SandboxConnection[];
   /** What the handlers do with a connection. */
@@ -92,6 +94,7 @@ export async function startTunnelRig(
   const rig: TunnelRig = {
     vault,
     variableVault: "",
+    agentDataDir: `${dir.path}/data`,
     taken,
     agentsWay,
     handle: ({ stream }) => stream.pipe(stream),

@@ -228,7 +228,12 @@ async function repeat(
       return void response.writeHead(200, { "content-encoding": "lzma" }).end(said);
     case "/header":
       return void response
-        .writeHead(200, { "x-said": said, "set-cookie": ["a=1", `b=${headers["x-key"] ?? ""}`] })
+        .writeHead(200, {
+          "x-said": said,
+          "set-cookie": ["a=1", `b=${headers["x-key"] ?? ""}`],
+          // What of a value a name can hold.
+          [`X-Of-${Buffer.from(String(headers["x-key"] ?? "")).toString("base64url")}`]: "yes",
+        })
         .end("ok");
     case "/pieces":
       return inPieces(response, `${said}\n`);

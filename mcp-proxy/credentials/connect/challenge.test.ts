@@ -12,7 +12,12 @@ test.each([
   ["Bearer", undefined, undefined],
   [`Bearer scope="never ends`, undefined, undefined],
 ])("the challenge %s names metadata and scope", (header, resourceMetadata, scope) => {
-  expect(bearerChallenge(header)).toEqual({ resourceMetadata, scope });
+  expect(bearerChallenge(header)).toMatchObject({ resourceMetadata, scope });
+});
+
+test("an error code is told with the scope that it is about", () => {
+  const header = `Bearer error="insufficient_scope", scope="files:write", error_description="more"`;
+  expect(bearerChallenge(header)).toMatchObject({ error: "insufficient_scope", scope: "files:write" });
 });
 
 test.each([null, "", `Basic realm="x"`, `Digest scope="bearer"`, `Bearer scope="${"x".repeat(9_000)}"`])(

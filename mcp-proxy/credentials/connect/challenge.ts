@@ -3,6 +3,8 @@
 export interface BearerChallenge {
   readonly resourceMetadata: string | undefined;
   readonly scope: string | undefined;
+  /** A code of the standard, such as `insufficient_scope`. */
+  readonly error: string | undefined;
 }
 
 const MAX_CHARS = 8_192;
@@ -25,5 +27,9 @@ export function bearerChallenge(header: string | null): BearerChallenge | undefi
     } else if (isBearer && !found.has(name.toLowerCase())) found.set(name.toLowerCase(), value);
   }
   if (!isBearer) return undefined;
-  return { resourceMetadata: found.get("resource_metadata"), scope: found.get("scope") };
+  return {
+    resourceMetadata: found.get("resource_metadata"),
+    scope: found.get("scope"),
+    error: found.get("error"),
+  };
 }
