@@ -1,4 +1,5 @@
 import { defineConfig } from "vitest/config";
+import LongestFirst from "./test/kit/longest-first.ts";
 
 // `npm test` runs everything, with a bounded part of each fault test. `npm run test:faults` (mode "faults") runs the fault
 // tests alone and whole, and what needs the database once more behind a transaction-mode pooler. How much is asked for stands
@@ -34,15 +35,20 @@ const BEHIND_POOLER = [
   "credential-oauth",
 ].map((name) => `test/integration/${name}.test.ts`);
 
-const EVERYTHING = { include: ["**/*.test.ts"], wholeFaultTests: false, behindPooler: false };
-const WHOLE_FAULT_TESTS = {
-  include: ["test/faults/**/*.test.ts"],
-  wholeFaultTests: true,
+/** Beside their source. They share a few processes: to start one, and to read the sources, takes longer than most of them. */
+const UNITS = ["{bench,cli,hand-agent,harness,kit,mcp-proxy,server}/**/*.test.ts"];
+/** These start what the setup builds, and have a process of their own as all others have. */
+const WITH_PROGRAMS = ["mcp-proxy/mcp-proxy.test.ts"];
+
+const PLATFORM = {
+  include: ["test/**/*.test.ts", ...WITH_PROGRAMS],
+  wholeFaultTests: false,
   behindPooler: false,
 };
-const ONCE_MORE = { include: BEHIND_POOLER, wholeFaultTests: false, behindPooler: true };
+const WHOLE_FAULT_TESTS = { ...PLATFORM, include: ["test/faults/**/*.test.ts"], wholeFaultTests: true };
+const ONCE_MORE = { ...PLATFORM, include: BEHIND_POOLER, behindPooler: true };
 
-function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
+function tests({ include, wholeFaultTests, behindPooler }: typeof PLATFORM) {
   return {
     include,
     exclude: ["node_modules/**", "dist/**"],
@@ -58,8 +64,20 @@ function tests({ include, wholeFaultTests, behindPooler }: typeof EVERYTHING) {
 
 export default defineConfig(({ mode }) => {
   // One more than most machines of CI have processors: much of the time tests wait for programs and clocks.
-  const run = { maxWorkers: 3, reporters: ["default", "./test/kit/totals-reporter.ts"] };
-  if (mode !== "faults") return { test: { ...run, ...tests(EVERYTHING) } };
+  const run = {
+    maxWorkers: 3,
+    reporters: ["default", "./test/kit/totals-reporter.ts"],
+    sequence: { sequencer: LongestFirst },
+  };
+  if (mode !== "faults") {
+    const { globalSetup, ...units } = tests({ ...PLATFORM, include: UNITS });
+    const exclude = [...units.exclude, ...WITH_PROGRAMS];
+    const projects = [
+      { test: { name: "platform", ...tests(PLATFORM) } },
+      { test: { name: "units", ...units, exclude, isolate: false } },
+    ];
+    return { test: { ...run, projects } };
+  }
   const projects = [
     { test: { name: "faults", ...tests(WHOLE_FAULT_TESTS) } },
     { test: { name: "behind a pooler", ...tests(ONCE_MORE) } },

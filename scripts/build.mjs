@@ -1,5 +1,7 @@
-// Bundles each program into one file under dist/. Types are checked by `npm run types`, not here: a build takes about a second.
+// Bundles each program into one file under dist/; with words of the form NAME=SOURCE those alone (test/kit/test-program.ts).
+// Types are checked by `npm run types`, not here: a build takes about a second.
 import { existsSync, mkdirSync, renameSync, writeFileSync } from "node:fs";
+import { dirname } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 import { bundleOptions } from "./bundle-options.mjs";
@@ -15,7 +17,9 @@ const PROGRAMS = {
   tendon: "cli/main.ts",
 };
 
-const entryPoints = Object.entries(PROGRAMS)
+const asked = process.argv.filter((word) => word.includes("=")).map((word) => word.split("="));
+
+const entryPoints = (asked.length > 0 ? asked : Object.entries(PROGRAMS))
   .filter(([, source]) => existsSync(`${root}${source}`))
   .map(([name, source]) => ({ in: `${root}${source}`, out: name }));
 
@@ -28,8 +32,8 @@ const { outputFiles } = await build({
 });
 
 // A program that starts meanwhile reads the old bundle or the new one, never half of one.
-mkdirSync(`${root}dist`, { recursive: true });
 for (const { path, contents } of outputFiles) {
+  mkdirSync(dirname(path), { recursive: true });
   const draft = `${path}.${process.pid}`;
   writeFileSync(draft, contents);
   renameSync(draft, path);

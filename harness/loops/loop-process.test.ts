@@ -2,12 +2,12 @@ import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
 import { existsSync } from "node:fs";
 import { createInterface } from "node:readline";
-import { fileURLToPath } from "node:url";
 import { afterEach, describe, expect, it } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger, type Logger } from "../../kit/log.ts";
 import { eventually } from "../../test/kit/eventually.ts";
 import { commandsWith } from "../../test/kit/process-list.ts";
+import { testProgram } from "../../test/kit/test-program.ts";
 import { LoopProcess } from "./loop-process.ts";
 
 const environment = { PATH: process.env.PATH ?? "" };
@@ -82,9 +82,8 @@ describe("a loop's program", () => {
 
   it("goes with its directory when the harness is killed", async () => {
     const mark = randomUUID();
-    const program = fileURLToPath(new URL("../../test/kit/loop-owner-program.ts", import.meta.url));
-    const loader = fileURLToPath(new URL("../../node_modules/tsx/dist/loader.mjs", import.meta.url));
-    const owner = spawn(process.execPath, ["--import", loader, program, "sh", "-c", STUBBORN, mark], {
+    const program = await testProgram("test/kit/loop-owner-program.ts");
+    const owner = spawn(process.execPath, [program, "sh", "-c", STUBBORN, mark], {
       stdio: ["ignore", "pipe", "inherit"],
     });
     const scratch = await new Promise<string>((resolve) =>

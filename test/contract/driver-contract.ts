@@ -13,7 +13,7 @@ import { outputs } from "./driver/outputs.ts";
 import { ownership } from "./driver/process-ownership.ts";
 import { processes } from "./driver/processes.ts";
 
-/** All of the suite; a slow driver may have some of them run elsewhere. */
+/** All of the suite. A slow driver may have some of them run elsewhere, and a mode what no mode changes once. */
 export const PARTS = {
   handsById,
   lifeOfAHand,

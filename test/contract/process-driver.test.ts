@@ -10,16 +10,21 @@ import { eventually } from "../kit/eventually.ts";
 import { commandsWith, zombiesBelow } from "../kit/process-list.ts";
 import { makeProcessDriver, reasonsAgainstModes } from "../kit/process-modes.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
-import { describeDriver } from "./driver-contract.ts";
+import { describeDriver, PARTS } from "./driver-contract.ts";
 
 const reasons = await reasonsAgainstModes();
+
+/** What becomes of output is the agent's doing, however the hand is kept apart: the strongest mode of this machine shows it. */
+const { outputs, ...PARTS_OF_EACH_MODE } = PARTS;
+const strongest = ISOLATION_MODES.find((mode) => reasons.get(mode) === undefined);
 
 for (const mode of ISOLATION_MODES) {
   const make = async () => {
     const { driver } = makeProcessDriver(mode);
     return { driver, zombies: zombiesBelow, dispose: () => driver.parkAll() };
   };
-  describeDriver(`process (${mode})`, make, reasons.get(mode));
+  const parts = [...Object.values(PARTS_OF_EACH_MODE), ...(mode === strongest ? [outputs] : [])];
+  describeDriver(`process (${mode})`, make, reasons.get(mode), parts);
 }
 
 const CANARY = `canary-${process.pid}-secret`;

@@ -9,6 +9,9 @@ import { Installation, kill } from "../kit/start-process.ts";
 /** After a kill -9 of everything, sessions go on within this time. */
 const GO_ON_WITHIN_MS = 90_000;
 
+/** Where no server is left to see who died, leases run out; not after 30 s, as they would. */
+const SHORT_LEASES = { env: { TENDON_LEASE_TTL_MS: "5000" } };
+
 interface Events {
   events: { id: string; position: string; type: string; payload: string }[];
 }
@@ -53,13 +56,13 @@ describe("kill -9", () => {
 
   test("of the process group: the next start goes on with what ran (X1, X3)", async () => {
     installation = new Installation();
-    const first = installation.start(["--port", "0"]);
+    const first = installation.start(["--port", "0"], SHORT_LEASES);
     await first.ready();
     const id = await sessionThatRuns("runs.txt");
     first.signalGroup("SIGKILL");
     await first.ended();
     const beforeMs = performance.now();
-    await installation.start(["--port", "0"]).ready();
+    await installation.start(["--port", "0"], SHORT_LEASES).ready();
     const events = await endOf(id);
     expect(performance.now() - beforeMs).toBeLessThan(promised(GO_ON_WITHIN_MS));
     expectWhole(events);
@@ -67,13 +70,13 @@ describe("kill -9", () => {
 
   test("of every process at once: nothing is run twice, and the session takes the next message (X1)", async () => {
     installation = new Installation();
-    const first = installation.start(["--port", "0"]);
+    const first = installation.start(["--port", "0"], SHORT_LEASES);
     await first.ready();
     const id = await sessionThatRuns("runs.txt");
     const record = JSON.parse(readFileSync(join(installation.dataDir, "start.json"), "utf8"));
     for (const { pid } of [record, ...record.children]) kill(pid, "SIGKILL");
     await first.ended();
-    await installation.start(["--port", "0"]).ready();
+    await installation.start(["--port", "0"], SHORT_LEASES).ready();
     expectWhole(await endOf(id));
     const next = await installation.tendon(["session", "send", id, "run: echo alive-$((5+5))", "--follow"], {
       withinMs: GO_ON_WITHIN_MS,

@@ -73,7 +73,7 @@ describe("one session among many that kills its harness", () => {
         else neighbours.push(await newSession("slow"));
       }
       const key = await own.localKey("harness");
-      fleet = new HarnessFleet(HARNESSES, { url: own.url, key, capacity: 60, answerMs: 1_500 });
+      fleet = await HarnessFleet.start(HARNESSES, { url: own.url, key, capacity: 60, answerMs: 1_500 });
       const isOver = async (sessionId: string) => {
         const { session } = await sessions.getSession({ sessionId });
         return session?.status === SessionStatus.IDLE && !session.hasWork;

@@ -92,7 +92,10 @@ P`,
   test("a program that is refused for ever does not fill the log", async () => {
     const lines = () => agent.log.split('"reason"').length;
     const before = lines();
-    await bash("limited", "seq 300 | xargs -P 8 -I N curl -s -o /dev/null http://evil.example/ ; true");
+    await bash(
+      "limited",
+      "curl -s -o /dev/null --parallel --parallel-max 8 'http://evil.example/[1-300]'; true",
+    );
     expect((await agent.call("relayStats", "limited")).denied.host_not_allowed).toBeGreaterThanOrEqual(300);
     expect(lines() - before).toBeLessThanOrEqual(40);
   });

@@ -1,6 +1,7 @@
 /** A process whose functions a test calls, such as one in another network. It ends with the test. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { repository } from "./owner-process.ts";
+import { testProgram } from "./test-program.ts";
 
 type Functions = Readonly<Record<string, (...args: never[]) => unknown>>;
 interface Call {
@@ -56,13 +57,16 @@ export class CalledProcess<F extends Functions> {
     });
   }
 
-  /** `prefix` are words in front of the command line, such as those that lead into a network. */
+  /**
+   * `source` is the program, named from the repository's root. `prefix` are words in front of the command line, such as those
+   * that lead into a network.
+   */
   static async start<F extends Functions>(
-    file: string,
+    source: string,
     { prefix = [], args = [] }: { prefix?: readonly string[]; args?: readonly string[] } = {},
   ): Promise<CalledProcess<F>> {
-    const loader = `${repository}/node_modules/tsx/dist/loader.mjs`;
-    const called = new CalledProcess<F>([...prefix, process.execPath, "--import", loader, file, ...args]);
+    const file = await testProgram(source);
+    const called = new CalledProcess<F>([...prefix, process.execPath, file, ...args]);
     await new Promise<unknown>((resolve, reject) => called.waiting.set(0, { resolve, reject }));
     return called;
   }

@@ -1,18 +1,24 @@
 /** Keeps processes of harnesses running, as a supervisor does: each one that dies is replaced, and counted. */
 import { type ChildProcess, spawn } from "node:child_process";
-import { fileURLToPath } from "node:url";
 import type { HarnessOrder } from "./deadly-harness-program.ts";
-import { repository } from "./owner-process.ts";
+import { testProgram } from "./test-program.ts";
 
 export class HarnessFleet {
   deaths = 0;
+  private readonly file: string;
   private readonly order: HarnessOrder;
   private readonly children = new Set<ChildProcess>();
   private stopped = false;
 
-  constructor(count: number, order: HarnessOrder) {
+  private constructor(file: string, order: HarnessOrder) {
+    this.file = file;
     this.order = order;
-    for (let n = 0; n < count; n++) this.startOne();
+  }
+
+  static async start(count: number, order: HarnessOrder): Promise<HarnessFleet> {
+    const fleet = new HarnessFleet(await testProgram("test/kit/deadly-harness-program.ts"), order);
+    for (let n = 0; n < count; n++) fleet.startOne();
+    return fleet;
   }
 
   /** Ends all of them. */
@@ -30,11 +36,7 @@ export class HarnessFleet {
   }
 
   private startOne(): void {
-    const program = fileURLToPath(new URL("./deadly-harness-program.ts", import.meta.url));
-    const loader = `${repository}/node_modules/tsx/dist/loader.mjs`;
-    const child = spawn(process.execPath, ["--import", loader, program], {
-      stdio: ["pipe", "ignore", "inherit"],
-    });
+    const child = spawn(process.execPath, [this.file], { stdio: ["pipe", "ignore", "inherit"] });
     this.children.add(child);
     child.stdin?.on("error", () => {});
     child.stdin?.write(`${JSON.stringify(this.order)}\n`);

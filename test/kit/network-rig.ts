@@ -55,10 +55,10 @@ export class NetworkRig {
         ...["--out", folder],
       ]);
       writeFileSync(join(folder, "hosts"), `${WORLD.web} by-file.example\n127.0.0.1 localhost\n`);
-      const farSide = await CalledProcess.start<FarSide>(
-        join(repository, "test/integration/fixtures/far-side.mts"),
-        { prefix: network.atServer, args: [certFile, keyFile] },
-      );
+      const farSide = await CalledProcess.start<FarSide>("test/integration/fixtures/far-side.mts", {
+        prefix: network.atServer,
+        args: [certFile, keyFile],
+      });
       return new NetworkRig(network, farSide, folder, certificates);
     } catch (error) {
       await network.remove();
@@ -82,10 +82,10 @@ export class NetworkRig {
       ...setting,
       dataDir,
     };
-    const agent = await CalledProcess.start<NetworkAgent>(
-      join(repository, "test/integration/fixtures/network-agent.mts"),
-      { prefix: [...this.network.atAgent, ...as], args: [JSON.stringify(full)] },
-    );
+    const agent = await CalledProcess.start<NetworkAgent>("test/integration/fixtures/network-agent.mts", {
+      prefix: [...this.network.atAgent, ...as],
+      args: [JSON.stringify(full)],
+    });
     this.agents.push(agent);
     return Object.assign(agent, { dataDir });
   }

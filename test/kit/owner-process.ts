@@ -1,4 +1,4 @@
-/** Runs the fixture program that owns an embedded Postgres, as anyone, under any circumstances a shell can arrange. */
+/** Runs the program that owns an embedded Postgres, as anyone, under any circumstances a shell can arrange. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
@@ -36,16 +36,10 @@ export interface OwnerSetting {
 
 export const repository = fileURLToPath(new URL("../..", import.meta.url)).replace(/\/$/, "");
 
-export function startOwner(dataDir: string, setting: OwnerSetting = {}): OwnerProcess {
+/** `file` is the bundled program, below the repository. */
+export function startOwner(file: string, dataDir: string, setting: OwnerSetting = {}): OwnerProcess {
   const { root = repository, prepare, prefix = [] } = setting;
-  const program = [
-    ...prefix,
-    process.execPath,
-    "--import",
-    `${root}/node_modules/tsx/dist/loader.mjs`,
-    `${root}/test/integration/fixtures/embedded-owner.ts`,
-    dataDir,
-  ];
+  const program = [...prefix, process.execPath, file.replace(repository, root), dataDir];
   const command =
     prepare === undefined
       ? program
@@ -55,7 +49,7 @@ export function startOwner(dataDir: string, setting: OwnerSetting = {}): OwnerPr
     detached: true,
     cwd: "/",
     stdio: ["ignore", "pipe", "pipe"],
-    env: { PATH: process.env.PATH, TSX_DISABLE_CACHE: "1" },
+    env: { PATH: process.env.PATH },
   });
   let log = "";
   child.stderr.setEncoding("utf8").on("data", (text) => {

@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, expect } from "vitest";
+import { afterEach, beforeAll, beforeEach, expect } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import {
@@ -12,6 +12,7 @@ import {
 } from "../../server/store/embedded/embedded-postgres.ts";
 import { openDirectConnection } from "../../server/store/postgres/direct-connection.ts";
 import { type OwnerProcess, type OwnerSetting, startOwner } from "./owner-process.ts";
+import { testProgram } from "./test-program.ts";
 
 export interface EmbeddedRig {
   /** Of the test's own, removed after it. */
@@ -33,6 +34,7 @@ const log = createLogger("test", "silent");
 export function useEmbeddedRig(): EmbeddedRig {
   const started: EmbeddedPostgres[] = [];
   const owners: OwnerProcess[] = [];
+  let ownerFile = "";
   const open = () => startEmbeddedPostgres({ dataDir: rig.dataDir, clock: systemClock, log });
   const rig: EmbeddedRig = {
     folder: "",
@@ -50,13 +52,16 @@ export function useEmbeddedRig(): EmbeddedRig {
         (error: Error & { problem?: string }) => ({ problem: error.problem, message: error.message }),
       ),
     owner(setting) {
-      const process = startOwner(rig.dataDir, setting);
+      const process = startOwner(ownerFile, rig.dataDir, setting);
       owners.push(process);
       return process;
     },
     postgresPids: () => postgresOn(rig.folder),
   };
 
+  beforeAll(async () => {
+    ownerFile = await testProgram("test/integration/fixtures/embedded-owner.ts");
+  });
   beforeEach(() => {
     rig.folder = mkdtempSync(join(tmpdir(), "tendon-embedded-"));
     rig.dataDir = join(rig.folder, "data");
