@@ -23,10 +23,13 @@ export function stringOf(value: unknown): string {
 export function contentText(content: unknown): string {
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) return "";
-  return content
-    .map(objectOf)
-    .map((block) => (block.type === "text" ? stringOf(block.text) : `[${stringOf(block.type) || "block"}]`))
-    .join("\n");
+  return content.map(objectOf).map(blockText).join("\n");
+}
+
+function blockText(block: Json): string {
+  if (block.type === "text") return stringOf(block.text);
+  if (block.type === "search_result") return `${stringOf(block.title)}: ${stringOf(block.source)}`;
+  return `[${stringOf(block.type) || "block"}]`;
 }
 
 /** The text of a result's content, which is JSON text itself. */

@@ -178,7 +178,7 @@ function callEvent(
     return rawEvent(call.eventId, "agent.custom_tool_use", payload, internal);
   }
   // Who runs it is said in the log, so that nobody takes it for a hand's.
-  const where = tool?.kind === "brain" ? `"runs_in":"brain"` : `"hand":${JSON.stringify(tool?.slot ?? "")}`;
+  const where = placeOf(tool);
   const reached = via === undefined ? "" : `,"via":${JSON.stringify(via)}`;
   const named = `"name":${JSON.stringify(tool?.name ?? call.modelName)}`;
   const isMcp = tool?.kind === "mcp";
@@ -192,6 +192,11 @@ function callEvent(
         (isAsked(tool.policy, judged) ? termsText(tool.answerTerms, true) : "");
   const type = isMcp ? "agent.mcp_tool_use" : "agent.tool_use";
   return rawEvent(call.eventId, type, `{${head},"input":${input},${verdict}}`, internal);
+}
+
+function placeOf(tool: CallTarget["tool"]): string {
+  if (tool?.kind === "web") return `"runs_in":"proxy"`;
+  return tool?.kind === "brain" ? `"runs_in":"brain"` : `"hand":${JSON.stringify(tool?.slot ?? "")}`;
 }
 
 /** The log says how long a client has, so that whoever looks there knows; nothing for ever. */
@@ -352,6 +357,9 @@ export function idleEvents(
       nano_usd: state.listCostNanoUsd,
       unpriced_requests: state.unpricedRequests,
     },
+    ...(state.webSearchRequests > 0 && {
+      server_tool_use: { web_search_requests: state.webSearchRequests, web_fetch_requests: 0 },
+    }),
   };
   const idle = { stop_reason: stopReason, stop_details: stopDetails, ...more };
   return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];

@@ -18,6 +18,7 @@ import type { ServerClients } from "./server-clients.ts";
 import type { OpenCall } from "./session-state.ts";
 import type { SessionView } from "./session-view.ts";
 import type { TurnTrace } from "./turn-trace.ts";
+import type { WebCaller } from "./web/web-caller.ts";
 
 export interface CallRunnerOptions {
   readonly server: ServerClients;
@@ -27,6 +28,7 @@ export interface CallRunnerOptions {
   /** Those that the harness runs itself. */
   readonly brainTools: ReadonlyMap<string, BrainTool>;
   readonly mcp: McpServers;
+  readonly web: WebCaller;
   readonly lease: Lease;
   readonly view: SessionView;
   readonly writer: LogWriter;
@@ -98,10 +100,8 @@ export class CallRunner {
   /** Cancels calls that may run somewhere, and waits a bounded time for the results that tell what happened. */
   async cancelAll(calls: readonly OpenCall[]): Promise<void> {
     const { view, lease, clock } = this.options;
-    const isElsewhere = ({ kind }: OpenCall) => kind === "hand" || kind === "mcp";
-    const allowed = calls.filter((call) => isElsewhere(call) && refusalOf(call) === undefined);
-    const cancel = (call: OpenCall) => (call.kind === "mcp" ? this.options.mcp : this.hands).cancel(call);
-    const isExpected = await Promise.all(allowed.map(cancel));
+    const allowed = calls.filter((call) => refusalOf(call) === undefined);
+    const isExpected = await Promise.all(allowed.map((call) => this.placeOf(call)?.cancel(call) ?? false));
     const sent = allowed.filter((_, i) => isExpected[i]);
     if (sent.length === 0) return;
     const leave = new AbortController();
@@ -115,15 +115,24 @@ export class CallRunner {
     await view.refresh();
   }
 
+  /** Where a call runs that the harness does not run itself. */
+  private placeOf(call: OpenCall): Pick<HandCaller | McpServers | WebCaller, "cancel"> | undefined {
+    return this.proxied(call) ?? (call.kind === "hand" ? this.hands : undefined);
+  }
+
+  private proxied({ kind }: OpenCall): McpServers | WebCaller | undefined {
+    if (kind === "web") return this.options.web;
+    return kind === "mcp" ? this.options.mcp : undefined;
+  }
+
   private async settle(call: OpenCall, signal: AbortSignal): Promise<void> {
     const refusal = refusalOf(call);
     if (refusal !== undefined) return this.refuse(call, refusal);
     if (call.kind === "brain") return this.runHere(call, signal);
-    const { mcp, trace } = this.options;
-    const outcome =
-      call.kind === "mcp"
-        ? await trace.sentCall(call, (headers) => mcp.run(call, signal, headers))
-        : await this.hands.run(call, signal);
+    const proxied = this.proxied(call);
+    const outcome = await (proxied === undefined
+      ? this.hands.run(call, signal)
+      : this.options.trace.sentCall(call, (headers) => proxied.run(call, signal, headers)));
     if (outcome.kind === "offered") this.offered.add(call.eventId);
     if (outcome.kind === "failed") await this.refuse(call, outcome);
   }

@@ -5,6 +5,7 @@
 import type { Clock } from "../kit/clock.ts";
 import type { FailureOrigin } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
+import type { Agent } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Session } from "../proto/gen/tendon/v1/session_pb.js";
 import {
   brainEvent,
@@ -22,15 +23,12 @@ import type { LogWriter } from "./log-writer.ts";
 import type { Loop, LoopOutcome, ProposedResponse } from "./loops/loop.ts";
 import type { McpServers } from "./mcp-client/mcp-servers.ts";
 import { listedEvents } from "./mcp-client/mcp-tool-events.ts";
-import { withMemoryNote } from "./memory-note.ts";
 import type { NextStep } from "./next-step.ts";
 import type { AnswerPermission } from "./permission/answer-permission.ts";
 import type { PreviewFeed } from "./preview-feed.ts";
-import { withRepositoryNote } from "./repository-note.ts";
 import { attemptSilenceMs, type RetryBounds, retryVerdict } from "./retry-policy.ts";
 import type { SessionTools } from "./session-tools.ts";
 import type { SessionView } from "./session-view.ts";
-import { withSkillNote } from "./skill-note.ts";
 import type { SpeculativeHands } from "./speculative-hands.ts";
 import type { TurnTrace } from "./turn-trace.ts";
 import { untilInterrupted } from "./until-interrupted.ts";
@@ -43,6 +41,8 @@ export interface ModelStepSettings {
 
 export interface ModelStepOptions {
   readonly session: Session;
+  /** Its agent, as loops are to see it. */
+  readonly noted: Agent;
   readonly loop: Loop;
   readonly lease: Lease;
   readonly view: SessionView;
@@ -172,12 +172,11 @@ export class ModelStep {
   }
 
   private runLoop(maxSilenceMs: number): Promise<LoopOutcome | undefined> {
-    const { session, clock, log, lease, loop, view, tools, mcp, feed, speculation, trace, draining } =
+    const { noted, clock, log, lease, loop, view, tools, mcp, feed, speculation, trace, draining } =
       this.options;
-    const { agent, resources } = session;
     const turn = {
       sessionId: lease.sessionId,
-      agent: withRepositoryNote(withMemoryNote(withSkillNote(agent!), resources), resources),
+      agent: noted,
       tools: tools.catalogue,
       history: view.history,
       clock,

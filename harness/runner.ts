@@ -15,6 +15,7 @@ import type { Tracing } from "../kit/trace.ts";
 import { type AgentSpec, OnInterrupt, QueuedMessages } from "../proto/gen/tendon/v1/agent_pb.js";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { notedAgent } from "./agent-notes.ts";
 import { answersDue } from "./answers-due.ts";
 import {
   awaitEvents,
@@ -48,6 +49,7 @@ import { SpeculativeHands } from "./speculative-hands.ts";
 import type { TextModel } from "./text-model.ts";
 import { TurnTrace } from "./turn-trace.ts";
 import { untilInterrupted } from "./until-interrupted.ts";
+import { WebCaller } from "./web/web-caller.ts";
 import type { Release, WorkStream } from "./work-stream.ts";
 
 export interface RunnerSettings extends ModelStepSettings, EvaluationSettings {
@@ -117,7 +119,7 @@ export class Runner {
     this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
-    const tools = new SessionTools(this.spec, assignment.slots, this.view.state);
+    const tools = new SessionTools(assignment, this.view.state);
     const mcp = this.mcpServers();
     this.callRunner = this.createCallRunner(mcp);
     this.feed = new PreviewFeed(clock, (previews) => work.preview(lease, previews));
@@ -146,6 +148,7 @@ export class Runner {
     return new CallRunner({
       server,
       mcp,
+      web: new WebCaller(this.options, this.view),
       agent: agent!,
       resources,
       brainTools: BRAIN_TOOLS,
@@ -166,6 +169,7 @@ export class Runner {
     const agent = session.agent!;
     return new ModelStep({
       session,
+      noted: notedAgent(this.options.assignment),
       loop,
       lease,
       view,

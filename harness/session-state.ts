@@ -36,8 +36,8 @@ import {
 /** A tool use that has no result yet. */
 export interface OpenCall {
   readonly eventId: string;
-  /** `brain`: the harness runs it itself. */
-  readonly kind: "hand" | "brain" | "custom" | "mcp";
+  /** `brain`: the harness runs it itself. `web`: the proxy does. */
+  readonly kind: "hand" | "brain" | "custom" | "mcp" | "web";
   readonly slot: string;
   /** Of a tool of an MCP server: the server's name; else empty. */
   readonly server: string;
@@ -123,6 +123,8 @@ export interface SessionState {
   listCostNanoUsd: number;
   /** Requests whose model has no price. */
   unpricedRequests: number;
+  /** Searches of the web that calls have made; their price is in the list cost. */
+  webSearchRequests: number;
   /** Slots that have a hand, or had one that somebody may have used. */
   readonly handSlots: Set<string>;
   /** What is known of the MCP servers that were asked for their tools, by name. */
@@ -160,6 +162,7 @@ export function newSessionState(): SessionState {
     modelRequests: 0,
     listCostNanoUsd: 0,
     unpricedRequests: 0,
+    webSearchRequests: 0,
     handSlots: new Set(),
     mcpServers: new Map(),
     agentChangedAt: 0n,
@@ -218,7 +221,10 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "agent.tool_use": openCall("hand"),
   "agent.custom_tool_use": openCall("custom"),
   "agent.mcp_tool_use": openCall("mcp"),
-  "agent.tool_result": answer,
+  "agent.tool_result": (state, event) => {
+    answer(state, event);
+    countSearches(state, event);
+  },
   "agent.mcp_tool_result": answer,
   "brain.inputs_consumed": consume,
   // What a model that judged a call has used.
@@ -265,6 +271,7 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.modelRequests = 0;
     state.listCostNanoUsd = 0;
     state.unpricedRequests = 0;
+    state.webSearchRequests = 0;
   },
   "session.status_terminated": (state) => {
     state.status = "terminated";
@@ -306,13 +313,24 @@ function confirm(state: SessionState, event: Event): void {
   state.openCalls.set(call.eventId, { ...call, confirmation });
 }
 
+/** By `runs_in`. */
+const RUN_ELSEWHERE: Readonly<Record<string, OpenCall["kind"]>> = { brain: "brain", proxy: "web" };
+
+function countSearches(state: SessionState, event: Event): void {
+  const { server_tool_use: used, list_cost: cost } = payloadOf(event);
+  const count = isObject(used) ? countOf(used.web_search_requests) : 0;
+  if (count === 0) return;
+  state.webSearchRequests += count;
+  state.listCostNanoUsd += isObject(cost) ? countOf(cost.nano_usd) : 0;
+}
+
 function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
   const payload = payloadOf(event);
   const { name, hand, input, evaluated_permission: permission } = payload;
   const isReached = payload.via !== undefined;
   return {
     eventId: event.id,
-    kind: kind === "hand" && payload.runs_in === "brain" ? "brain" : kind,
+    kind: kind === "hand" ? (RUN_ELSEWHERE[stringOf(payload.runs_in)] ?? kind) : kind,
     slot: stringOf(hand),
     server: stringOf(payload.mcp_server_name),
     name: stringOf(name),

@@ -1,18 +1,25 @@
 /** The tools that a session works with: the agent's word, its slots, and the lists of MCP servers that its log has. */
 import type { AgentSpec } from "../proto/gen/tendon/v1/agent_pb.js";
-import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import type { Assignment, SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import type { SessionState } from "./session-state.ts";
 import { type ToolCatalogue, toolCatalogue } from "./tool-catalogue.ts";
+import type { WebAbilities } from "./web/web-tools.ts";
+
+type Assigned = Pick<Assignment, "session" | "slots" | "webTools">;
+
+const NO_WEB: WebAbilities = { fetch: false, search: false };
 
 export class SessionTools {
   private readonly spec: AgentSpec | undefined;
   private readonly slots: readonly SlotTools[];
+  private readonly web: WebAbilities;
   private readonly state: SessionState;
   private known: { readonly catalogue: ToolCatalogue; readonly lists: number } | undefined;
 
-  constructor(spec: AgentSpec | undefined, slots: readonly SlotTools[], state: SessionState) {
-    this.spec = spec;
+  constructor({ session, slots, webTools }: Assigned, state: SessionState) {
+    this.spec = session?.agent?.spec;
     this.slots = slots;
+    this.web = webTools ?? NO_WEB;
     this.state = state;
   }
 
@@ -21,7 +28,7 @@ export class SessionTools {
     const { mcpServers } = this.state;
     const lists = [...mcpServers.values()].filter(({ tools }) => tools !== undefined).length;
     if (this.known?.lists !== lists) {
-      this.known = { catalogue: toolCatalogue(this.spec, this.slots, mcpServers), lists };
+      this.known = { catalogue: toolCatalogue(this.spec, this.slots, mcpServers, this.web), lists };
     }
     return this.known.catalogue;
   }

@@ -80,6 +80,20 @@ describe("the tool catalogue", () => {
     expect(names(toolCatalogue(specOf(off), []))).toEqual([]);
   });
 
+  it("offers the tools of the web that the installation has, with the agent's policies", () => {
+    const web = (value: object) => ({ kind: { case: "webToolset", value } });
+    const both = { fetch: true, search: true };
+    const asks = { tools: { web_search: { permission: Permission.ALWAYS_ASK } } };
+    const catalogue = toolCatalogue(specOf(toolset({}), web(asks)), [slot("", "bash")], undefined, both);
+    expect(names(catalogue)).toEqual(["bash", "web_fetch", "web_search"]);
+    expect(catalogue.find("web_fetch")).toMatchObject({ kind: "web", slot: "", policy: "always_allow" });
+    expect(catalogue.find("web_search")).toMatchObject({ kind: "web", policy: "always_ask" });
+    const none = { fetch: false, search: false };
+    expect(names(toolCatalogue(specOf(web({})), [], undefined, none))).toEqual([]);
+    const off = web({ tools: { web_fetch: { disabled: true } } });
+    expect(names(toolCatalogue(specOf(off), [], undefined, both))).toEqual(["web_search"]);
+  });
+
   it("keeps names unique and short enough, the same way each time", () => {
     const long = "t".repeat(128);
     const spec = specOf(toolset({ slot: "s" }), toolset({}), custom("bash"));

@@ -13,11 +13,13 @@ import type { SlotTools } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { HAND_EXECUTE } from "./brain-tools/hand-execute.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import type { KnownServer } from "./mcp-client/mcp-tool-events.ts";
+import { type WebAbilities, webToolsOf } from "./web/web-tools.ts";
 
 /** Tools of MCP servers that are known, by the servers' names. */
 type McpLists = Pick<ReadonlyMap<string, Pick<KnownServer, "tools">>, "get">;
 
 const NO_SERVERS: McpLists = new Map();
+const NO_WEB: WebAbilities = { fetch: false, search: false };
 const MAX_NAME_CHARS = 128;
 const DIGEST_CHARS = 8;
 
@@ -25,7 +27,7 @@ const DIGEST_CHARS = 8;
 export interface CatalogueTool {
   /** The name that the model sees; unique. */
   readonly modelName: string;
-  readonly kind: "hand" | "custom" | "brain" | "mcp";
+  readonly kind: "hand" | "custom" | "brain" | "mcp" | "web";
   /** The tool's own name. */
   readonly name: string;
   /** Slot of its hand; empty for the default one and for tools that no hand runs. */
@@ -62,9 +64,10 @@ export function toolCatalogue(
   spec: AgentSpec | undefined,
   slots: readonly SlotTools[],
   mcpServers: McpLists = NO_SERVERS,
+  web: WebAbilities = NO_WEB,
 ): ToolCatalogue {
   const byName = new Map<string, CatalogueTool>();
-  for (const tool of offeredTools(spec, slots, mcpServers)) {
+  for (const tool of offeredTools(spec, slots, mcpServers, web)) {
     const modelName = uniqueName(tool, byName);
     byName.set(modelName, { ...tool, modelName });
   }
@@ -111,6 +114,7 @@ function* offeredTools(
   spec: AgentSpec | undefined,
   slots: readonly SlotTools[],
   mcpServers: McpLists,
+  web: WebAbilities,
 ): Generator<Omit<CatalogueTool, "modelName">> {
   for (const { kind } of spec?.tools ?? []) {
     if (kind.case === "custom") {
@@ -125,6 +129,12 @@ function* offeredTools(
       }
     } else if (kind.case === "mcpToolset") {
       yield* mcpTools(kind.value, mcpServers);
+    } else if (kind.case === "webToolset") {
+      const { defaultPolicy, tools: exceptions } = kind.value;
+      for (const tool of webToolsOf(web)) {
+        const may = permissionOf(exceptions[tool.name], defaultPolicy);
+        if (may !== undefined) yield { kind: "web", slot: "", ...tool, ...may };
+      }
     } else if (kind.case === "brainToolset") {
       const { names, defaultPolicy, tools: exceptions } = kind.value;
       for (const tool of names.flatMap((name) => BRAIN_TOOLS.get(name) ?? [])) {

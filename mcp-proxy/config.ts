@@ -1,5 +1,5 @@
 import { KNOWN_NAMES } from "../kit/settings/known-names.ts";
-import { list, oneOf, port, text, url } from "../kit/settings/parsers.ts";
+import { flag, list, oneOf, port, text, url } from "../kit/settings/parsers.ts";
 import { defineSettings, readSettings, type SettingValues } from "../kit/settings/settings.ts";
 import { dialSettings, programSettings } from "../kit/settings/shared-settings.ts";
 import { tracingSettings } from "../kit/trace-settings.ts";
@@ -58,6 +58,20 @@ export const proxySettings = defineSettings({
   TENDON_PROXY_UPSTREAM_CA_FILE: {
     parse: text(),
     help: "Certificates (PEM) to trust for MCP servers, token endpoints, git hosts, hosts of variables and receivers of webhooks, besides the system's.",
+  },
+  TENDON_WEB_FETCH: {
+    parse: flag(),
+    default: true,
+    help: "Whether agents may have the tool web_fetch, which reads pages of the public internet from where the proxy runs.",
+  },
+  TENDON_WEB_SEARCH_URL: {
+    parse: url(["http", "https"]),
+    help: "Where searches of the tool web_search go (docs/web.md); not set, no agent has the tool.",
+  },
+  TENDON_WEB_SEARCH_KEY: {
+    parse: text(),
+    secret: true,
+    help: "Key of the search provider, sent to it as a bearer token.",
   },
   ...dialSettings,
   ...programSettings,

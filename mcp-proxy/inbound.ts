@@ -3,11 +3,11 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { StartupError } from "../kit/program.ts";
 
-/** Where MCP servers of sessions are. */
-const MCP_PREFIX = "/mcp/";
+/** Where MCP servers of sessions are, and calls of web tools. */
+const PREFIXES = ["/mcp/", "/web/"];
 
-/** Answers by itself; undefined while nothing is there to answer. */
-export type McpHandler = (
+/** Answers by itself, by the path's prefix; undefined while nothing is there to answer. */
+export type SessionHandler = (
   request: IncomingMessage,
   response: ServerResponse,
   path: string,
@@ -27,7 +27,7 @@ export async function listenInbound(
   host: string,
   port: number,
   isConnected: () => boolean,
-  mcp: McpHandler = () => undefined,
+  ofSessions: SessionHandler = () => undefined,
 ): Promise<Inbound> {
   // Calls may take long, and streams stay open: whoever reads a body bounds it by itself.
   const options = {
@@ -38,7 +38,7 @@ export async function listenInbound(
   };
   const server = createServer(options, (request, response) => {
     const path = (request.url ?? "/").split("?", 1)[0] ?? "/";
-    const isServed = path.startsWith(MCP_PREFIX) && mcp(request, response, path) !== undefined;
+    const isServed = isOfSession(path) && ofSessions(request, response, path) !== undefined;
     if (!isServed) answer(request, response, path, isConnected());
   });
   server.maxConnections = MAX_CONNECTIONS;
@@ -51,6 +51,10 @@ export async function listenInbound(
       return closed;
     },
   };
+}
+
+function isOfSession(path: string): boolean {
+  return PREFIXES.some((prefix) => path.startsWith(prefix));
 }
 
 function listening(server: Server, host: string, port: number): Promise<void> {
@@ -76,7 +80,7 @@ function route(path: string, connected: boolean): { status: number; body: unknow
     if (connected) return { status: 200, body: { status: "ok" } };
     return { status: 503, body: { status: "unavailable", missing: ["connection to the server"] } };
   }
-  if (path.startsWith(MCP_PREFIX)) {
+  if (isOfSession(path)) {
     return { status: 503, body: errorBody("overloaded_error", "the proxy is not ready") };
   }
   return { status: 404, body: errorBody("not_found_error", "the proxy has no such route") };

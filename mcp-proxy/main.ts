@@ -51,7 +51,7 @@ class ProxyProgram implements Service {
       config.TENDON_PROXY_HOST,
       config.TENDON_PROXY_PORT,
       () => this.link?.connected === true && this.parts?.isWelcomed() === true,
-      (request, response, path) => this.parts?.mcp.handle(request, response, path),
+      (request, response, path) => this.parts?.ofSessions(request, response, path),
     );
     this.tracing = await openTracing({ name: NAME, instanceId: newId("proxy") }, config, log);
     const { tracing } = this;
@@ -75,7 +75,7 @@ class ProxyProgram implements Service {
     await this.parts.start();
     this.link = new ServerLink({
       connection,
-      hello: hello(url, keys),
+      hello: hello(url, keys, config),
       asks: this.parts.asks,
       connects: this.parts.connects,
       webhooks: this.parts.webhooks,
@@ -105,13 +105,14 @@ function sealingKeySource(config: ProxyConfig) {
   return { text: config.TENDON_PROXY_SEALING_KEYS, path: config.TENDON_PROXY_SEALING_KEY_FILE };
 }
 
-function hello(url: string, keys: SealingKeys) {
+function hello(url: string, keys: SealingKeys, config: ProxyConfig) {
   return {
     instanceId: newId("proxy"),
     protocolVersion: PROTOCOL_VERSION,
     build: BUILD,
     url,
     sealingKeys: keys.map(({ keyId, publicJwk }) => ({ keyId, publicJwk })),
+    webTools: { fetch: config.TENDON_WEB_FETCH, search: config.TENDON_WEB_SEARCH_URL !== undefined },
   };
 }
 

@@ -24,7 +24,8 @@ import { createEgress } from "./egress/egress.ts";
 import { LeafCertificates } from "./egress/leaf-certificates.ts";
 import { createGit } from "./git/git.ts";
 import { createLfsActions } from "./git/lfs-actions.ts";
-import { createMcp, type Mcp } from "./mcp/mcp.ts";
+import type { SessionHandler } from "./inbound.ts";
+import { createMcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
@@ -35,6 +36,7 @@ import type { SealingKeys } from "./sealing-key.ts";
 import { SessionTokenKeys } from "./session-token.ts";
 import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
 import { Webhooks } from "./webhooks/webhooks.ts";
+import { createWeb } from "./web/web.ts";
 
 export interface PartsDeps {
   readonly config: Pick<
@@ -46,6 +48,9 @@ export interface PartsDeps {
     | "TENDON_PROXY_DESTINATIONS"
     | "TENDON_PROXY_UPSTREAM_CA_FILE"
     | "TENDON_PROXY_WEBHOOKS_TO"
+    | "TENDON_WEB_FETCH"
+    | "TENDON_WEB_SEARCH_URL"
+    | "TENDON_WEB_SEARCH_KEY"
   >;
   readonly keys: SealingKeys;
   readonly connection: Connection;
@@ -68,10 +73,10 @@ export interface ProxyParts {
   readonly connects: Connects;
   /** Connections out of sandboxes. */
   readonly tunnels: Tunnels;
-  /** MCP servers of sessions. */
-  readonly mcp: Mcp;
   /** Programs elsewhere that are told what happened. */
   readonly webhooks: Webhooks;
+  /** MCP servers of sessions, and calls of web tools, by the request's path. */
+  readonly ofSessions: SessionHandler;
   /** The way out by the rules: all of the platform's own HTTP goes this way. */
   readonly fetch: OutboundFetch;
   start(): Promise<void>;
@@ -92,14 +97,15 @@ export function createParts(deps: PartsDeps): ProxyParts {
     ownAddresses,
     ownListeners: () => listeners.all(),
   };
-  const rules = new OutboundRules(limits);
   const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
   const ca = trusted(config.TENDON_PROXY_UPSTREAM_CA_FILE);
-  const outbound = new Outbound({ rules, resolver, proxy, clock, ca });
+  const ways = { resolver, proxy, clock, ca };
+  const outbound = new Outbound({ rules: new OutboundRules(limits), ...ways });
   // Any client of a workspace may name such a URL, so where it may lead is a decision of its own.
-  const publicOnly = config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
-  const hookRules = new OutboundRules({ ...limits, privateAllowedBy: publicOnly });
-  const hooksOutbound = new Outbound({ rules: hookRules, resolver, proxy, clock, ca });
+  const privateAllowedBy = config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
+  const hooksOutbound = new Outbound({ rules: new OutboundRules({ ...limits, privateAllowedBy }), ...ways });
+  // And so may any model.
+  const webOutbound = new Outbound({ rules: new OutboundRules({ ...limits, publicOnly: true }), ...ways });
   const proxyClient = connection.client(ProxyService);
   const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
   const fetch = fetchEverywhere(createFetch(outbound), privateNetworks);
@@ -117,13 +123,19 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const handlers: TunnelsDeps["handlers"] = { git, egress, ...deps.handlers };
   const tokenKeys = new SessionTokenKeys(clock);
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log, tracing });
+  const web = createWeb({
+    ...{ client, fetch, keys: tokenKeys, clock, log, tracing },
+    fetchPublic: config.TENDON_WEB_FETCH ? createFetch(webOutbound) : undefined,
+    provider: searchProvider(config),
+  });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
   const webhooks = new Webhooks({ opener, fetch: createFetch(hooksOutbound), clock, log });
   return {
     fetch,
     tunnels,
-    mcp,
     webhooks,
+    ofSessions: (request, response, path) =>
+      (path.startsWith("/web/") ? web : mcp).handle(request, response, path),
     credentials,
     asks: new CredentialAsks({
       ...{ opener, journal, refresher, authorities, fetch },
@@ -142,6 +154,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       listeners.stop();
       outbound.close();
       hooksOutbound.close();
+      webOutbound.close();
       privateNetworks.close();
     },
     welcomed({ ownUrls, sealingKeyId, sessionTokenKeys }) {
@@ -155,6 +168,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
     forgetSession(sessionId) {
       tunnels.forgetSession(sessionId);
       mcp.forgetSession(sessionId);
+      web.forgetSession(sessionId);
       privateNetworks.forgetSession(sessionId);
     },
   };
@@ -168,6 +182,12 @@ function fetchEverywhere(fromHere: OutboundFetch, privateNetworks: PrivateNetwor
     if (request.sessionId !== undefined) return privateNetworks.fetch(text, request.sessionId, request);
     throw new OutboundRefusal("bad_url", "a server behind a hand agent is reached for sessions alone");
   };
+}
+
+function searchProvider({ TENDON_WEB_SEARCH_URL: url, TENDON_WEB_SEARCH_KEY: key }: PartsDeps["config"]) {
+  if (url === undefined && key !== undefined)
+    throw new StartupError("TENDON_WEB_SEARCH_KEY is set, but TENDON_WEB_SEARCH_URL is not", 2);
+  return url === undefined ? undefined : { url, key };
 }
 
 function trusted(file: string | undefined): string[] | undefined {

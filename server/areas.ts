@@ -30,6 +30,7 @@ import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea, type VaultArea } from "./vault/area.ts";
 import { createWebhookArea } from "./webhook/area.ts";
+import { createWebCalls } from "./web/calls.ts";
 import { createWorkArea, type WorkArea } from "./work/area.ts";
 
 export interface AreaDeps extends AppDeps {
@@ -164,7 +165,8 @@ function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () 
 function createVault(deps: AreaDeps, proxies: ProxyDirectory, sessionLog: SessionLog): VaultArea {
   const { store } = deps;
   const calls = createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog });
-  return createVaultArea({ ...deps, ...store, proxies, calls });
+  const web = createWebCalls({ calls: store.mcpCalls, log: sessionLog });
+  return createVaultArea({ ...deps, ...store, proxies, calls: { ...calls, ...web } });
 }
 
 function createWork({ config, ...deps }: AreaDeps, sessionLog: SessionLog): WorkArea {

@@ -1,6 +1,7 @@
 /** `tendon agent`: definitions of what runs. */
 import { clone, create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
+import { WEB_TOOL_NAMES } from "../../kit/web/tool-names.ts";
 import {
   type Agent,
   type AgentMember,
@@ -33,6 +34,7 @@ interface SpecOptions {
   systemFile?: string;
   tools?: boolean;
   brainTool?: string[];
+  web?: boolean;
   mayCall?: string[];
   loop?: string;
   metadata?: Record<string, string>;
@@ -128,6 +130,7 @@ function addSpecOptions(command: Command): Command {
       "tool that the brain runs itself, such as hand_list; may be given several times",
       parseRepeated,
     )
+    .option("--web", "the tools web_fetch and web_search, which the proxy runs")
     .option(
       "--may-call <agent>",
       'id of an agent that it may call in threads, or "self", with the tools for that; may be given several times',
@@ -155,6 +158,7 @@ function changedSpec(base: AgentSpec, options: SpecOptions): AgentSpec {
   if (options.systemFile !== undefined) spec.system = readText(options.systemFile);
   if (options.tools === false) spec.tools = [];
   if (options.brainTool !== undefined) spec.tools = withBrainTools(spec.tools, options.brainTool);
+  if (options.web) spec.tools = withWebTools(spec.tools);
   if (options.mayCall !== undefined) {
     const multiagent =
       spec.multiagent === undefined ? create(MultiagentSchema) : clone(MultiagentSchema, spec.multiagent);
@@ -176,6 +180,11 @@ function withBrainTools(tools: readonly Tool[], names: readonly string[]): Tool[
   const more = [...new Set(names)].filter((name) => !offered.has(name));
   if (more.length === 0) return [...tools];
   return [...tools, create(ToolSchema, { kind: { case: "brainToolset", value: { names: more } } })];
+}
+
+function withWebTools(tools: readonly Tool[]): Tool[] {
+  if (tools.some(({ kind }) => kind.case === "webToolset")) return [...tools];
+  return [...tools, create(ToolSchema, { kind: { case: "webToolset", value: {} } })];
 }
 
 function memberOf(id: string): AgentMember {
@@ -229,6 +238,7 @@ function toolsText(spec: AgentSpec | undefined): string {
     if (kind.case === "custom") return kind.value.name;
     if (kind.case === "mcpToolset") return `MCP server ${kind.value.serverName}`;
     if (kind.case === "brainToolset") return kind.value.names.join(", ");
+    if (kind.case === "webToolset") return WEB_TOOL_NAMES.join(", ");
     return kind.value?.slot ? `hand ${kind.value.slot}` : "hand";
   });
   return words.length === 0 ? "none" : words.join(", ");

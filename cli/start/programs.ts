@@ -82,8 +82,10 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_PROXY_DENY",
       "TENDON_PROXY_WEBHOOKS_TO",
       "TENDON_PROXY_UPSTREAM_CA_FILE",
+      "TENDON_WEB_FETCH",
+      "TENDON_WEB_SEARCH_URL",
     ],
-    secret: ["TENDON_PROXY_KEY", "TENDON_PROXY_SEALING_KEYS", "TENDON_OTLP_HEADERS"],
+    secret: ["TENDON_PROXY_KEY", "TENDON_PROXY_SEALING_KEYS", "TENDON_WEB_SEARCH_KEY", "TENDON_OTLP_HEADERS"],
   },
   "hand-agent": {
     plain: [

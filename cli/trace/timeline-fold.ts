@@ -243,5 +243,6 @@ export class TimelineFold {
 function partOfCall(type: string, payload: Json): Part {
   if (type === "agent.custom_tool_use") return "client";
   if (type === "agent.mcp_tool_use") return "upstream";
+  if (payload.runs_in === "proxy") return "upstream";
   return payload.runs_in === "brain" ? "harness" : "sandbox";
 }

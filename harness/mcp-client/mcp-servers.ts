@@ -1,11 +1,9 @@
 /** The MCP servers of one session: which tools they have, and calls of these (X1, X3). */
-import { Backoff } from "../../kit/backoff.ts";
 import { type Clock, within } from "../../kit/clock.ts";
-import type { FailureOrigin } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Lease } from "../lease.ts";
 import { type McpAddress, SessionRelay } from "../mcp-relay/session-relay.ts";
-import { resultArrived } from "../result-arrival.ts";
+import { type ProxiedOutcome, runThroughProxy } from "../proxied-call.ts";
 import type { OpenCall } from "../session-state.ts";
 import type { SessionView } from "../session-view.ts";
 import { McpProblem, originOfProblem } from "./mcp-problem.ts";
@@ -28,16 +26,8 @@ export type ListedServer =
   | { readonly name: string; readonly tools: readonly McpTool[]; readonly opened: McpOpening }
   | { readonly name: string; readonly problem: McpProblem };
 
-/** `answered`: the log has the result. `failed`: there will be none; the text says why. */
-export type McpOutcome =
-  | { readonly kind: "answered" }
-  | ({ readonly kind: "failed"; readonly text: string } & FailureOrigin);
-
 /** A dead or hanging server delays a turn by no more than this (R21 asks for less than 45 s). */
 const LIST_WITHIN_MS = 35_000;
-const RETRY = { firstMs: 100, maxMs: 3_000, resetAfterMs: Number.POSITIVE_INFINITY };
-/** For a proxy that starts again, or has no room. */
-const RETRY_FOR_MS = 45_000;
 const CANCEL_WITHIN_MS = 3_000;
 const UNKNOWN =
   "The connection to the platform's proxy broke while this call ran, so its outcome is not known: it may have run, in part or whole.";
@@ -71,36 +61,18 @@ export class McpServers {
     call: OpenCall,
     signal: AbortSignal,
     headers: Readonly<Record<string, string>> = {},
-  ): Promise<McpOutcome> {
-    const { clock, lease, view } = this.options;
-    const backoff = new Backoff(clock, RETRY);
-    const endsAtMs = clock.monotonicMs() + RETRY_FOR_MS;
+  ): Promise<ProxiedOutcome> {
     const request = {
       toolUseId: call.eventId,
       name: call.name,
       inputText: call.input,
       inputSchema: this.tool(call)?.inputSchema ?? "{}",
     };
-    let wasSent = false;
-    for (;;) {
+    const ended = await runThroughProxy(this.options, call, signal, () => {
       failpoint("harness.before_mcp_call");
-      let problem: McpProblem;
-      try {
-        await this.client(call.server).callTool(request, signal, headers);
-        if (await resultArrived(this.options, call.eventId, signal)) return { kind: "answered" };
-        problem = new McpProblem("result_missing", "its result did not reach the log", true);
-      } catch (error) {
-        signal.throwIfAborted();
-        problem = error instanceof McpProblem ? error : new McpProblem("proxy_unreachable", "it broke", true);
-        wasSent ||= !(error instanceof McpProblem);
-      }
-      await view.refresh();
-      if (!view.state.openCalls.has(call.eventId)) return { kind: "answered" };
-      if (problem.type === "lease_fenced_error") lease.end("a newer brain holds the session");
-      lease.signal.throwIfAborted();
-      if (!problem.mayPass || clock.monotonicMs() > endsAtMs) return failed(problem, wasSent);
-      await clock.sleep(backoff.nextDelayMs(), signal);
-    }
+      return this.client(call.server).callTool(request, signal, headers);
+    });
+    return ended === "answered" ? { kind: "answered" } : failed(ended.problem, ended.wasSent);
   }
 
   /** Ends a call; never rejects. Whether its result is to come by the log. */
@@ -157,7 +129,7 @@ export class McpServers {
   }
 }
 
-function failed(problem: McpProblem, wasSent: boolean): McpOutcome {
+function failed(problem: McpProblem, wasSent: boolean): ProxiedOutcome {
   if (wasSent) return { kind: "failed", text: UNKNOWN, part: "proxy", reason: "OUTCOME_UNKNOWN" };
   return {
     kind: "failed",

@@ -14,6 +14,7 @@ import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { parseTraceParent, type Span, TRACE_HEADER, type Tracing } from "../../kit/trace.ts";
 import type { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
+import { authenticate } from "../authenticate.ts";
 import type { SessionCaller, SessionTokenKeys } from "../session-token.ts";
 import { step } from "../trace-steps.ts";
 import { passAnswer } from "./answer-passing.ts";
@@ -70,7 +71,7 @@ export class McpEndpoint {
     try {
       const place = placeOf(path);
       serverName = place.serverName;
-      const caller = await this.authenticate(request, place.sessionId);
+      const caller = await authenticate(this.deps.keys, request, place.sessionId);
       const method = methodOf(request);
       leave = this.places.take(caller.sessionId, serverName, method === "GET");
       const parent = parseTraceParent(textHeader(request, TRACE_HEADER));
@@ -85,16 +86,6 @@ export class McpEndpoint {
       leave();
       if (!request.readableEnded) request.resume();
     }
-  }
-
-  private async authenticate(request: IncomingMessage, sessionId: string): Promise<SessionCaller> {
-    const token = /^Bearer (\S+)$/i.exec(request.headers.authorization ?? "")?.[1];
-    if (token === undefined)
-      throw new McpRefusal(401, "authentication_error", "a session token is needed: Authorization: Bearer …");
-    const caller = await this.deps.keys.verify(token);
-    if (caller.sessionId !== sessionId)
-      throw new McpRefusal(403, "permission_error", "the token is another session's");
-    return caller;
   }
 
   /** GET and DELETE. */

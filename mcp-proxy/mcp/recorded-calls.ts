@@ -7,13 +7,13 @@
  * M2 A call that was begun ends in FinishCall whatever happens, unless this process dies.
  */
 import type { Clock } from "../../kit/clock.ts";
-import { isTendonError, messageOf } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Logger } from "../../kit/log.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import { type TraceContext, type Tracing, traceHeaders } from "../../kit/trace.ts";
 import { CallState, type CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import type { SessionCaller } from "../session-token.ts";
+import { STORE_WITHIN_MS, storeResult } from "../store-result.ts";
 import { step } from "../trace-steps.ts";
 import { readAnswer } from "./call-answer.ts";
 import {
@@ -66,9 +66,6 @@ interface Running {
   readonly ending: AbortController;
 }
 
-const STORE_WITHIN_MS = 10_000;
-const STORE_FOR_MS = 60_000;
-const STORE_AGAIN_MS = 500;
 /** Of a call in all. */
 const CALL_WITHIN_MS = 3_600_000;
 const MAX_RUNNING = 5_000;
@@ -250,14 +247,12 @@ export class RecordedCalls {
     );
   }
 
-  /** Also through the restart of a server. */
   private async store(
     { caller: { sessionId }, serverName, toolUseId }: RecordedCall,
     { text, failure }: CallResult,
     upstreamMs: number | undefined,
     headers: Readonly<Record<string, string>>,
   ): Promise<string> {
-    const { clock, credentials, log } = this.deps;
     const request = {
       sessionId,
       toolUseId,
@@ -266,18 +261,12 @@ export class RecordedCalls {
       failureReason: failure?.reason ?? "",
       ...(upstreamMs !== undefined && { upstreamMs: BigInt(upstreamMs) }),
     };
-    const endsAtMs = clock.monotonicMs() + STORE_FOR_MS;
-    for (;;) {
-      try {
-        return (await credentials.finishCall(request, { deadlineMs: STORE_WITHIN_MS, headers })).result;
-      } catch (error) {
-        const mayPass = isTendonError(error, "UNAVAILABLE") || isTendonError(error, "DEADLINE_EXCEEDED");
-        if (!mayPass || clock.monotonicMs() > endsAtMs) {
-          log.error({ sessionId, toolUseId, error: messageOf(error) }, "the result of a call was not stored");
-          throw refusalOf(error, serverName) ?? error;
-        }
-        await clock.sleep(STORE_AGAIN_MS);
-      }
+    const options = { deadlineMs: STORE_WITHIN_MS, headers };
+    try {
+      const store = () => this.deps.credentials.finishCall(request, options);
+      return (await storeResult(this.deps, request, store)).result;
+    } catch (error) {
+      throw refusalOf(error, serverName) ?? error;
     }
   }
 }

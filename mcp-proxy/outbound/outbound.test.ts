@@ -21,9 +21,18 @@ afterEach(async () => {
   for (const close of closers.splice(0).reverse()) await close();
 });
 
-function rulesWith({ deny = [], listeners = [] }: { deny?: string[]; listeners?: Listener[] } = {}) {
+function rulesWith({
+  deny = [],
+  listeners = [],
+  publicOnly = false,
+}: {
+  deny?: string[];
+  listeners?: Listener[];
+  publicOnly?: boolean;
+} = {}) {
   return new OutboundRules({
     deny,
+    publicOnly,
     ownAddresses: () => new Set(["192.0.2.7", "10.1.1.1"]),
     ownListeners: () => listeners,
   });
@@ -113,6 +122,55 @@ describe("addresses", () => {
   });
 });
 
+describe("where a model names the address", () => {
+  const rules = rulesWith({ publicOnly: true, deny: ["9.9.9.9"] });
+
+  test.each([
+    ["public", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8"], "allowed"],
+    ["private", ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd12::1"], "address_not_allowed"],
+    ["loopback", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"], "address_not_allowed"],
+    ["of this machine", ["192.0.2.7", "10.1.1.1"], "address_not_allowed"],
+    ["link-local and metadata", ["169.254.169.254", "fe80::1", "100.100.100.200"], "address_not_allowed"],
+    ["reserved", ["192.0.0.8", "198.18.0.1", "203.0.113.9", "2001:db8::1"], "address_not_allowed"],
+    ["wrapped", ["2002:7f00:1::", "64:ff9b::a00:1", "::127.0.0.1"], "address_not_allowed"],
+    ["denied", ["9.9.9.9"], "host_denied"],
+  ])("%s: with TLS and without", (_, addresses, expected) => {
+    for (const address of addresses)
+      for (const destination of [https(address), http(address)])
+        expect([address, reasonOf(() => rules.permitted(destination, [address]))]).toEqual([
+          address,
+          expected,
+        ]);
+  });
+
+  test("a name that this machine does not know is none of the public internet", () => {
+    expect(reasonOf(() => rules.checkName(https("inside.example.com")))).toBe("not_resolved");
+  });
+
+  test("a name that is public and then private leads nowhere the second time (DNS rebinding)", async () => {
+    const port = await listening((request, response) => void response.end(`to ${request.headers.host}`));
+    const corporate = await corporateProxy(port);
+    const names = await nameServer(["93.184.216.34", "127.0.0.1"]);
+    const resolver = new NameResolver({
+      clock: systemClock,
+      hostsFile: "/dev/null",
+      servers: [names.address],
+    });
+    const outbound = new Outbound({
+      rules,
+      resolver,
+      clock: systemClock,
+      proxy: { httpsProxy: corporate.url },
+    });
+    closers.push(() => outbound.close());
+    const get = () =>
+      createFetch(outbound)("http://rebind.example.com/", { headers: { connection: "close" } });
+    expect(await (await get()).text()).toBe("to rebind.example.com");
+    expect((await refusal(get())).reason).toBe("address_not_allowed");
+    expect(corporate.asked).toEqual(["rebind.example.com:80"]);
+  });
+});
+
 describe("TENDON_PROXY_DENY", () => {
   const list = new DenyList([
     "evil.example.com",
@@ -190,6 +248,25 @@ async function nameServer(answers: readonly string[]): Promise<{ address: string
   await once(socket, "listening");
   closers.push(() => new Promise<void>((resolve) => socket.close(() => resolve())));
   return { address: `127.0.0.1:${socket.address().port}`, asked: () => asked };
+}
+
+/** Leads every connection to this port, but for hosts that it refuses. */
+async function corporateProxy(port: number): Promise<{ url: string; asked: string[] }> {
+  const asked: string[] = [];
+  const corporate = createServer();
+  corporate.on("connect", (request, socket) => {
+    asked.push(request.url ?? "");
+    if (request.url?.startsWith("refused")) return socket.end("HTTP/1.1 403 Forbidden\r\n\r\n");
+    const through = connect(port, "127.0.0.1", () => {
+      socket.write("HTTP/1.1 200 OK\r\n\r\n");
+      through.pipe(socket).pipe(through);
+    });
+    for (const each of [through, socket]) each.on("error", () => {});
+  });
+  corporate.listen(0, "127.0.0.1");
+  await once(corporate, "listening");
+  closers.push(() => void corporate.close());
+  return { url: `http://127.0.0.1:${(corporate.address() as AddressInfo).port}`, asked };
 }
 
 function fetchWith({ servers, rules = rulesWith() }: { servers?: string[]; rules?: OutboundRules } = {}) {
@@ -395,22 +472,8 @@ test("over TLS the certificate must be trusted and be the host's; for one that i
 
 test("behind a corporate proxy it is that one which connects, and what this machine knows of the host is judged before", async () => {
   const port = await listening((request, response) => void response.end(`${request.headers.host} by proxy`));
-  const asked: string[] = [];
-  const corporate = createServer();
-  corporate.on("connect", (request, socket) => {
-    asked.push(request.url ?? "");
-    if (request.url?.startsWith("refused")) return socket.end("HTTP/1.1 403 Forbidden\r\n\r\n");
-    const through = connect(port, "127.0.0.1", () => {
-      socket.write("HTTP/1.1 200 OK\r\n\r\n");
-      through.pipe(socket).pipe(through);
-    });
-    for (const each of [through, socket]) each.on("error", () => {});
-  });
-  corporate.listen(0, "127.0.0.1");
-  await once(corporate, "listening");
-  closers.push(() => void corporate.close());
+  const { asked, url: httpsProxy } = await corporateProxy(port);
   const names = await nameServer(["10.0.0.1"]);
-  const httpsProxy = `http://127.0.0.1:${(corporate.address() as AddressInfo).port}`;
   const behind = (servers: string[], deny: string[] = []) => {
     const resolver = new NameResolver({ clock: systemClock, hostsFile: "/dev/null", servers });
     const proxy = { httpsProxy, noProxy: "direct.example.com" };

@@ -2,6 +2,8 @@
  * Where the platform's own requests may go. MCP servers and token endpoints often live in private networks, so private and
  * loopback addresses are allowed, and plain http only to those. Never: a machine's link (where metadata services are), what is
  * no single host, and Tendon's own listeners, whatever their address is called.
+ *
+ * What a model names is another matter: `publicOnly` allows addresses of the public internet and no others.
  */
 import { isIPv4 } from "node:net";
 import { addressBlocks, METADATA_ADDRESSES, unwrap } from "../../kit/network/address.ts";
@@ -24,6 +26,8 @@ export interface OutboundRulesOptions {
   readonly ownListeners: () => readonly Listener[];
   /** Refuses all addresses that are not of the internet; the name of the setting that allows them. */
   readonly privateAllowedBy?: string | undefined;
+  /** Nothing but the public internet, also without TLS; a name must be known here to lead there. Default: false. */
+  readonly publicOnly?: boolean;
 }
 
 const NEVER = addressBlocks([
@@ -48,6 +52,17 @@ const LOCAL = addressBlocks([
   "fc00::/7",
 ]);
 const GLOBAL_V6 = addressBlocks(["2000::/3"]);
+/** For documents, benchmarks and protocols: nobody's, or whoever's network it is. */
+const RESERVED = addressBlocks([
+  "192.0.0.0/24",
+  "192.0.2.0/24",
+  "192.88.99.0/24",
+  "198.18.0.0/15",
+  "198.51.100.0/24",
+  "203.0.113.0/24",
+  "2001:db8::/32",
+  "3fff::/20",
+]);
 
 export interface Destination {
   /** Name or address, as the URL has it once it was parsed, without brackets. */
@@ -81,6 +96,9 @@ export class OutboundRules {
   checkName({ host, port, isSecure }: Destination): void {
     const where = `${host}:${port}`;
     if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), undefined, port)) throw denied(where);
+    if (this.options.publicOnly) {
+      throw new OutboundRefusal("not_resolved", `${where} is not known here to be public`);
+    }
     if (!isSecure) {
       throw new OutboundRefusal(
         "plain_http",
@@ -105,15 +123,19 @@ export class OutboundRules {
     if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), plain, port)) {
       return denied(where);
     }
+    const isLocal = LOCAL.check(plain, familyOf(plain)) || this.options.ownAddresses().has(plain);
+    if (this.options.publicOnly) {
+      if (!isLocal && !RESERVED.check(plain, familyOf(plain))) return plain;
+      return new OutboundRefusal("address_not_allowed", `${where} is not in the public internet`);
+    }
     const { privateAllowedBy } = this.options;
-    if (privateAllowedBy !== undefined && (!isPublic(plain) || this.options.ownAddresses().has(plain))) {
+    if (privateAllowedBy !== undefined && isLocal) {
       return new OutboundRefusal(
         "address_not_allowed",
         `${where} leads to a private address, which this installation does not allow (${privateAllowedBy})`,
       );
     }
-    if (isSecure || LOCAL.check(plain, familyOf(plain)) || this.options.ownAddresses().has(plain))
-      return plain;
+    if (isSecure || isLocal) return plain;
     return new OutboundRefusal(
       "plain_http",
       `${where} is no private address, and is reached by https:// alone`,

@@ -1,7 +1,7 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { expect, test } from "vitest";
 import { isTendonError } from "../../kit/errors.ts";
-import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import { AgentSpecSchema, type WebToolsetSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { checkAgentSpec } from "./rules.ts";
 
 type Tools = NonNullable<MessageInitShape<typeof AgentSpecSchema>["tools"]>;
@@ -13,6 +13,9 @@ const hands = (slot = ""): Tools[number] => ({ kind: { case: "handToolset", valu
 const mcp = (serverName: string): Tools[number] => ({ kind: { case: "mcpToolset", value: { serverName } } });
 const brain = (names: string[], tools = {}): Tools[number] => ({
   kind: { case: "brainToolset", value: { names, tools } },
+});
+const web = (value: MessageInitShape<typeof WebToolsetSchema> = {}): Tools[number] => ({
+  kind: { case: "webToolset", value },
 });
 const server = (name: string, url = "https://mcp.example.com") => ({ name, url });
 
@@ -54,6 +57,29 @@ test("tools of the brain are known, offered once and of no other kind, and polic
     "spec.tools[1].custom.name",
   );
   expect(wrongField({ tools: [custom("hand_list")] })).toBeUndefined();
+});
+
+test("tools of the web are there once, with lists of hosts of the public internet", () => {
+  const field = "spec.tools[0].web_toolset";
+  expect(wrongField({ tools: [hands(), web(), custom("a")] })).toBeUndefined();
+  expect(wrongField({ tools: [web(), web()] })).toBe("spec.tools[1].web_toolset");
+  expect(wrongField({ tools: [web(), custom("web_fetch")] })).toBe("spec.tools[1].custom.name");
+  expect(wrongField({ tools: [web({ tools: { bash: {} } })] })).toBe(`${field}.tools["bash"]`);
+  const [allowed, blocked] = [["a.com"], ["b.com"]];
+  expect(wrongField({ tools: [web({ fetch: { allowedDomains: allowed } })] })).toBeUndefined();
+  expect(wrongField({ tools: [web({ fetch: { allowedDomains: allowed, blockedDomains: blocked } })] })).toBe(
+    `${field}.fetch.blocked_domains`,
+  );
+  expect(wrongField({ tools: [web({ fetch: { blockedDomains: ["a.com", "10.0.0.1"] } })] })).toBe(
+    `${field}.fetch.blocked_domains[1]`,
+  );
+  expect(wrongField({ tools: [web({ fetch: { allowedDomains: ["a.com/b"] } })] })).toBe(
+    `${field}.fetch.allowed_domains[0]`,
+  );
+  expect(wrongField({ tools: [web({ search: { allowedDomains: ["a.com/b"] } })] })).toBeUndefined();
+  expect(wrongField({ tools: [web({ search: { userLocation: { timezone: "Mars/Phobos" } } })] })).toBe(
+    `${field}.search.user_location.timezone`,
+  );
 });
 
 test("agents that may be called are named once", () => {

@@ -5,6 +5,7 @@ import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { BRAIN_TOOL_NAMES } from "./brain-tool-names.ts";
 import { checkMembers } from "./members.ts";
+import { checkWebTools, webToolNames } from "./web-tools.ts";
 
 /** Names of the tools that hands bring, and of the one that reaches hands which came later. */
 const HAND_TOOL_NAMES = new Set(["bash", "read", "write", "edit", "glob", "grep", "hand_execute"]);
@@ -18,6 +19,7 @@ export function checkAgentSpec(spec: AgentSpec): void {
   checkMcpServers(spec.mcpServers);
   checkToolsets(spec.tools);
   checkBrainTools(spec.tools);
+  checkWebTools(spec.tools);
   checkCustomTools(spec.tools);
   checkReferences(spec.tools, spec.mcpServers);
   checkMembers(spec);
@@ -91,6 +93,7 @@ function checkBrainTools(tools: readonly Tool[]): void {
 function checkCustomTools(tools: readonly Tool[]): void {
   const brainNames = tools.flatMap(({ kind }) => (kind.case === "brainToolset" ? kind.value.names : []));
   const reserved = new Set([...HAND_TOOL_NAMES, ...brainNames]);
+  const web = new Set(webToolNames(tools));
   const prefixes = tools.flatMap(({ kind }) =>
     kind.case === "handToolset" && kind.value.slot !== "" ? [`${kind.value.slot}__`] : [],
   );
@@ -98,7 +101,7 @@ function checkCustomTools(tools: readonly Tool[]): void {
   for (const [index, { kind }] of tools.entries()) {
     if (kind.case !== "custom") continue;
     const path = `spec.tools[${index}].custom`;
-    checkCustomName(`${path}.name`, kind.value, { taken: names, reserved }, ["mcp__", ...prefixes]);
+    checkCustomName(`${path}.name`, kind.value, { taken: names, reserved, web }, ["mcp__", ...prefixes]);
     names.add(kind.value.name);
     const schema = parseObject(`${path}.input_schema`, kind.value.inputSchema);
     if (schema.type !== "object") throw invalidField(`${path}.input_schema`, `its "type" must be "object"`);
@@ -108,10 +111,11 @@ function checkCustomTools(tools: readonly Tool[]): void {
 function checkCustomName(
   path: string,
   { name }: CustomTool,
-  { taken, reserved }: { readonly taken: ReadonlySet<string>; readonly reserved: ReadonlySet<string> },
+  { taken, reserved, web }: Readonly<Record<"taken" | "reserved" | "web", ReadonlySet<string>>>,
   prefixes: readonly string[],
 ): void {
   if (HAND_TOOL_NAMES.has(name)) throw invalidField(path, `"${name}" is the name of a hand's tool`);
+  if (web.has(name)) throw invalidField(path, `"${name}" is the name of a tool of the web`);
   if (reserved.has(name)) throw invalidField(path, `"${name}" is the name of a tool of the agent's brain`);
   const prefix = prefixes.find((reserved) => name.startsWith(reserved));
   if (prefix !== undefined) throw invalidField(path, `must not begin with "${prefix}"`);

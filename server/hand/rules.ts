@@ -223,9 +223,11 @@ export function checkToolUse(
   }
 }
 
-/** INVALID_FIELD for a call that its brain runs itself: no hand may have it. */
+/** INVALID_FIELD for a call that its brain runs itself, or the proxy: no hand may have it. */
 export function refuseBrainCall(payload: string): void {
-  if ((JSON.parse(payload) as { runs_in?: unknown }).runs_in !== "brain") return;
+  const { runs_in: runsIn } = JSON.parse(payload) as { runs_in?: unknown };
+  if (runsIn === "proxy") throw invalidField("execution_id", "names a call that the proxy runs, not a hand");
+  if (runsIn !== "brain") return;
   throw invalidField("execution_id", "names a call that the brain runs itself, not a hand");
 }
 

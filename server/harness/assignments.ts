@@ -24,7 +24,7 @@ export interface AssignmentDeps {
   readonly sessions: SessionDirectory;
   readonly hands: Pick<HandControl, "slotTools">;
   readonly tokens: Pick<SessionTokens, "issue">;
-  readonly proxies: Pick<ProxyDirectory, "anyUrl">;
+  readonly proxies: Pick<ProxyDirectory, "any">;
 }
 
 type SlotTools = Awaited<ReturnType<HandControl["slotTools"]>>;
@@ -59,6 +59,7 @@ export async function completeAssignment(
     foreseen.slots,
     tokens.issue({ sessionId, workspaceId, epoch }),
   ]);
+  const proxy = proxies.any();
   return create(AssignmentSchema, {
     lease: create(LeaseProofSchema, { leaseId: lease.leaseId, epoch }),
     expiresAt: timestampFromDate(lease.expiresAt),
@@ -71,7 +72,8 @@ export async function completeAssignment(
         tools: tools.map((tool) => create(ToolDescriptionSchema, tool)),
       }),
     ),
-    proxyUrl: proxies.anyUrl(),
+    proxyUrl: proxy.url,
+    webTools: proxy.web,
     sessionToken: sessionToken.token,
     silentDeaths: lease.silentDeaths,
   });

@@ -10,6 +10,7 @@ import type {
   ProxyAnswer,
   SealingKey,
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { WebAbilities } from "../store/replicas.ts";
 import type { AskedProxy, TunnelAsk } from "./tunnels.ts";
 
 type Ask<M> = Omit<M, "$typeName" | "$unknown" | "askId">;
@@ -46,9 +47,16 @@ export interface AskOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
+export interface ReachableProxy {
+  /** Where harnesses reach it. */
+  readonly url: string;
+  /** Tools of the web that it runs. */
+  readonly web: WebAbilities;
+}
+
 export interface ProxyDirectory {
-  /** Where harnesses reach one of the connected proxies; empty while none is connected. Answered from memory. */
-  anyUrl(): string;
+  /** One of the connected proxies; one with an empty URL while none is. Answered from memory. */
+  any(): ReachableProxy;
   /** Whether one is connected, here or elsewhere. Answered from memory. */
   isAnyConnected(): boolean;
   /** A session ended: every proxy closes what is open for it. Lossy; a proxy that misses it lets its own time limits decide. */

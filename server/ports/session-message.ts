@@ -74,6 +74,7 @@ export function toSessionMessage(record: SessionRecord, { tree, outcomes = [] }:
       activeMs: BigInt(record.activeMs),
       listCostNanoUsd: BigInt(record.listCostNanoUsd),
       unpricedRequests: BigInt(record.unpricedRequests),
+      webSearchRequests: BigInt(record.webSearchRequests),
     },
     createdAt: timestampFromDate(record.createdAt),
     updatedAt: timestampFromDate(record.updatedAt),

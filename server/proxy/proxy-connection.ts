@@ -16,6 +16,7 @@ import type {
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { type AskOptions, askWithId, type ProxyAsk } from "../ports/proxy-directory.ts";
 import type { AskedProxy, TunnelAsk } from "../ports/tunnels.ts";
+import type { WebAbilities } from "../store/replicas.ts";
 
 type Outgoing = MessageInitShape<typeof ProxyServiceConnectResponseSchema>;
 export type ProxyWelcomeInit = Exclude<MessageInitShape<typeof ProxyWelcomeSchema>, { $typeName: string }>;
@@ -39,6 +40,7 @@ export class ProxyConnection {
   readonly instanceId: string;
   readonly url: string;
   readonly sealingKeys: readonly SealingKey[];
+  readonly web: WebAbilities;
   /** The session-token keys that the proxy was told last. */
   sessionTokenKeys = "";
   /** The installation's own URLs, as it was told them last. */
@@ -54,11 +56,12 @@ export class ProxyConnection {
   /** The workspace that its key is for; undefined: all of the installation. */
   readonly serves: string | undefined;
 
-  constructor({ instanceId, url, sealingKeys }: ProxyHello, nowMs: number, serves?: string) {
+  constructor({ instanceId, url, sealingKeys, webTools }: ProxyHello, nowMs: number, serves?: string) {
     this.serves = serves;
     this.instanceId = instanceId;
     this.url = url;
     this.sealingKeys = sealingKeys;
+    this.web = { fetch: webTools?.fetch ?? false, search: webTools?.search ?? false };
     this.lastHeardMs = nowMs;
   }
 

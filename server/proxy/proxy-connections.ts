@@ -7,7 +7,7 @@ import type { Logger } from "../../kit/log.ts";
 import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type { ProxyAnswer, SealingKey } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Peers } from "../ports/peers.ts";
-import type { AskOptions, ProxyAsk, ProxyDirectory } from "../ports/proxy-directory.ts";
+import type { AskOptions, ProxyAsk, ProxyDirectory, ReachableProxy } from "../ports/proxy-directory.ts";
 import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { AskedProxy, TunnelAsk } from "../ports/tunnels.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
@@ -31,11 +31,13 @@ export const HEARTBEAT_EVERY_MS = 5_000;
 /** Silence after which either side counts as gone; both find out within 30 s (H3). */
 export const HEARTBEAT_TIMEOUT_MS = 15_000;
 
+const NO_PROXY: ReachableProxy = { url: "", web: { fetch: false, search: false } };
+
 export class ProxyConnections implements ProxyDirectory, Service {
   readonly name = "proxy connections";
   private readonly deps: ProxyConnectionsDeps;
   private readonly open = new Set<ProxyConnection>();
-  private elsewhere: readonly string[] = [];
+  private elsewhere: readonly ReachableProxy[] = [];
   /** Other replicas to which proxies are connected. */
   private otherHolders: readonly string[] = [];
   private ownUrls: readonly string[] = [];
@@ -79,10 +81,11 @@ export class ProxyConnections implements ProxyDirectory, Service {
   }
 
   /** In turns; this replica's own first, whose connections it can see. */
-  anyUrl(): string {
-    const urls = this.open.size > 0 ? [...this.open].map(({ url }) => url) : this.elsewhere;
+  any(): ReachableProxy {
+    const proxies = this.open.size > 0 ? [...this.open] : this.elsewhere;
     this.next += 1;
-    return urls[this.next % urls.length] ?? "";
+    const { url, web } = proxies[this.next % proxies.length] ?? NO_PROXY;
+    return { url, web };
   }
 
   isAnyConnected(): boolean {
@@ -164,11 +167,11 @@ export class ProxyConnections implements ProxyDirectory, Service {
   private async readUrls(): Promise<void> {
     const { replicaId, replicas } = this.deps;
     const found = await replicas.proxyUrls();
-    this.elsewhere = found.proxies.map(({ url }) => url);
+    this.elsewhere = found.proxies;
     this.otherHolders = [...new Set(found.proxies.map((proxy) => proxy.replicaId))].filter(
       (id) => id !== replicaId,
     );
-    this.ownUrls = [...new Set([...this.elsewhere, ...found.peers])].sort();
+    this.ownUrls = [...new Set([...found.proxies.map(({ url }) => url), ...found.peers])].sort();
   }
 
   private welcome(connection: ProxyConnection, sessionTokenKeys: string): void {

@@ -83,8 +83,9 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     checkHello(hello);
     const { clock, connections, replicas, replicaId } = this.deps;
     const { instanceId, build, url, sealingKeys } = hello;
-    await replicas.proxyConnected({ instanceId, replicaId, build, url, sealingKeys });
     const connection = new ProxyConnection(hello, clock.monotonicMs(), serves);
+    const { web } = connection;
+    await replicas.proxyConnected({ instanceId, replicaId, build, url, sealingKeys, web });
     await connections.add(connection);
     return connection;
   }

@@ -96,6 +96,8 @@ const POLICY = new Map<string, Callers>([
     resolveMcpServer: PROXY,
     beginCall: PROXY,
     finishCall: PROXY,
+    beginWebCall: PROXY,
+    finishWebCall: PROXY,
   }),
   ...rows(DeploymentService, {
     createDeployment: CLIENT,

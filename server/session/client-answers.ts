@@ -60,9 +60,10 @@ function repeatOfResult(
     const why = isCustom ? "is no call of a custom tool" : "is answered with user.custom_tool_result";
     throw invalidField(path, why);
   }
-  if (runsInBrain(call)) {
+  const runner = platformRunner(call);
+  if (runner !== undefined) {
     const path = `events[${at}].payload.${ANSWER_FIELDS[event.type]}`;
-    throw invalidField(path, "is a call that the brain runs itself");
+    throw invalidField(path, `is a call that ${runner}`);
   }
   const { result } = call;
   if (result === undefined || result.eventId === event.id) return undefined;
@@ -89,9 +90,16 @@ function repeatOfConfirmation(event: NewEvent, call: ClientCall, at: number): Ca
   return undefined;
 }
 
-function runsInBrain({ type, payload }: ClientCall): boolean {
-  if (type !== "agent.tool_use") return false;
-  return (JSON.parse(payload) as Record<string, unknown>).runs_in === "brain";
+/** Who of the platform runs a call that is no hand's. */
+const RUNNERS: Readonly<Record<string, string>> = {
+  brain: "the brain runs itself",
+  proxy: "the proxy runs",
+};
+
+function platformRunner({ type, payload }: ClientCall): string | undefined {
+  if (type !== "agent.tool_use") return undefined;
+  const { runs_in: runsIn } = JSON.parse(payload) as Record<string, unknown>;
+  return typeof runsIn === "string" && Object.hasOwn(RUNNERS, runsIn) ? RUNNERS[runsIn] : undefined;
 }
 
 function saysTheSame(answer: CallAnswer, { type, payload }: NewEvent, fields: readonly string[]): boolean {

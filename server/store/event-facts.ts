@@ -20,7 +20,9 @@ export type EventFold =
       readonly tokens: readonly [number, number, number, number];
       /** By list price; undefined when nothing is said, as by an attempt that failed. */
       readonly listCost: { readonly nanoUsd: number } | "unpriced" | undefined;
-    };
+    }
+  /** Searches of the web that a call has made. */
+  | { readonly kind: "searches"; readonly count: number; readonly nanoUsd: number };
 
 export type StatusName = "idle" | "running" | "rescheduling" | "terminated";
 
@@ -81,8 +83,9 @@ export function factsOf(
   const isWork = CLIENT_WORK.has(type) || (byServer && SERVER_WORK.has(type));
   const answerField = ANSWER_FIELDS[type];
   if (answerField !== undefined) {
-    const answers = textOf(objectOf(event.payload)[answerField]);
-    return { ...NOTHING, answers, call: answers, isWork };
+    const payload = objectOf(event.payload);
+    const answers = textOf(payload[answerField]);
+    return { ...NOTHING, answers, call: answers, isWork, fold: searchesOf(type, payload) };
   }
   if (type === "user.tool_confirmation") {
     return { ...WORK, call: textOf(objectOf(event.payload).tool_use_id) };
@@ -126,6 +129,13 @@ function usageOf(payload: string, field: "model_usage" | "usage"): EventFold {
       countOf(usage.cache_creation_input_tokens),
     ],
   };
+}
+
+function searchesOf(type: string, payload: Record<string, unknown>): EventFold | undefined {
+  if (type !== "agent.tool_result" || payload.server_tool_use === undefined) return undefined;
+  const count = countOf(record(payload.server_tool_use).web_search_requests);
+  const nanoUsd = countOf(record(payload.list_cost).nano_usd);
+  return count === 0 ? undefined : { kind: "searches", count, nanoUsd };
 }
 
 /** Null says that the model has no price. */

@@ -54,6 +54,16 @@ test("what a grader used counts as one request, and one that nobody answered as 
   expect(fold).toMatchObject({ listCostNanoUsd: 5, unpricedRequests: 1 });
 });
 
+test("searches of the web are counted, and cost what their results say; reading pages is free", () => {
+  const searched = { server_tool_use: { web_search_requests: 1 }, list_cost: { nano_usd: 10 } };
+  const fold = folded(
+    ["agent.tool_result", { tool_use_id: "sevt_1", ...searched }],
+    ["agent.tool_result", { tool_use_id: "sevt_2" }],
+    ["agent.tool_result", { tool_use_id: "sevt_3", ...searched }],
+  );
+  expect(fold).toMatchObject({ webSearchRequests: 2, listCostNanoUsd: 20, modelRequests: 0 });
+});
+
 test("a fork begins at rest and owes nothing of what its origin had used", () => {
   const fold = folded(
     ["session.status_running"],

@@ -17,6 +17,7 @@ export class LogFold {
   tokens: [number, number, number, number] = [0, 0, 0, 0];
   listCostNanoUsd = 0;
   unpricedRequests = 0;
+  webSearchRequests = 0;
   /** Inputs that were taken in, and the positions of the events that say so. */
   readonly consumed = new Map<string, number>();
   private runningSinceMs: number | undefined;
@@ -32,6 +33,10 @@ export class LogFold {
       for (const [index, count] of fold.tokens.entries()) this.tokens[index]! += count;
       if (fold.listCost === "unpriced") this.unpricedRequests += 1;
       else this.listCostNanoUsd += fold.listCost?.nanoUsd ?? 0;
+    }
+    if (fold?.kind === "searches") {
+      this.webSearchRequests += fold.count;
+      this.listCostNanoUsd += fold.nanoUsd;
     }
     for (const id of consumed) if (!this.consumed.has(id)) this.consumed.set(id, event.position);
     return { answers };
@@ -54,6 +59,7 @@ export class LogFold {
     this.tokens = [0, 0, 0, 0];
     this.listCostNanoUsd = 0;
     this.unpricedRequests = 0;
+    this.webSearchRequests = 0;
     this.runningSinceMs = undefined;
   }
 }

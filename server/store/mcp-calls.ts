@@ -1,4 +1,5 @@
-/** Calls of MCP servers, each recorded before a proxy sends it (X1). */
+/** Calls of MCP servers and of web tools, each recorded before a proxy sends it (X1). */
+import type { AuditInput } from "./audit.ts";
 import type { CredentialOpening, StoredCredential } from "./credentials.ts";
 import type { HandEvent } from "./hands.ts";
 import type { LogAdvance } from "./session-append.ts";
@@ -36,6 +37,8 @@ export type BegunCall =
 
 export interface McpCallStore {
   session(sessionId: string): Promise<McpSession | undefined>;
+  /** JSON texts of the agents of the sessions that this thread was made by, the nearest first; none for a root. */
+  agentsAbove(sessionId: string): Promise<string[]>;
   /**
    * One transaction: the session's row is locked, its epoch compared, there is no result; then the call is recorded and the
    * credential is opened. `needs` and `check` may throw. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
@@ -60,5 +63,7 @@ export interface McpCallStore {
     workspaceId: string | undefined;
     result: string;
     event: HandEvent;
+    /** Written with the result; its workspace is the session's. */
+    audit?: Omit<AuditInput, "workspaceId">;
   }): Promise<{ readonly result: string; readonly advance: LogAdvance | undefined } | undefined>;
 }

@@ -25,6 +25,12 @@ export interface HarnessRow {
   readonly modelSource: string;
 }
 
+/** Tools of the web that a proxy runs. */
+export interface WebAbilities {
+  readonly fetch: boolean;
+  readonly search: boolean;
+}
+
 export interface ProxyRow {
   readonly instanceId: string;
   readonly replicaId: string;
@@ -32,6 +38,7 @@ export interface ProxyRow {
   readonly url: string;
   /** Newest first. */
   readonly sealingKeys: readonly { readonly keyId: string; readonly publicJwk: string }[];
+  readonly web: WebAbilities;
 }
 
 /** What is alive, as `/healthz` and GetStatus tell it. */
@@ -50,7 +57,7 @@ export interface Presence {
 /** Where the installation's own programs listen. */
 export interface OwnUrls {
   /** Of proxies whose replica is alive. */
-  readonly proxies: readonly { readonly url: string; readonly replicaId: string }[];
+  readonly proxies: readonly Pick<ProxyRow, "url" | "replicaId" | "web">[];
   /** Of replicas that are alive and have one. */
   readonly peers: readonly string[];
 }

@@ -38,6 +38,7 @@ export interface SessionRecord {
   readonly modelRequests: number;
   readonly listCostNanoUsd: number;
   readonly unpricedRequests: number;
+  readonly webSearchRequests: number;
   /** Something asks for a brain that none has dealt with. */
   readonly hasWork: boolean;
   /** JSON text of a list of SessionResource. */

@@ -164,4 +164,5 @@ export interface TreeSums {
   readonly activeMs: number;
   readonly listCostNanoUsd: number;
   readonly unpricedRequests: number;
+  readonly webSearchRequests: number;
 }

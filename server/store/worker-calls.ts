@@ -4,14 +4,14 @@ import { newId } from "../../kit/ids.ts";
 import type { NewEvent } from "./events.ts";
 import type { CallEnding } from "./work.ts";
 
-/** Workers run the calls of the default slot; those that a brain runs itself, or that may not run, are nobody's. */
+/** Workers run the calls of the default slot; those that the platform runs itself, or that may not run, are nobody's. */
 export function isWorkersCall(payload: string): boolean {
   const {
     hand,
     runs_in: runsIn,
     evaluated_permission: permission,
   } = JSON.parse(payload) as Record<string, unknown>;
-  return (hand === undefined || hand === "") && runsIn !== "brain" && permission !== "deny";
+  return (hand === undefined || hand === "") && runsIn === undefined && permission !== "deny";
 }
 
 /** It waits for a client's word before anybody runs it. */

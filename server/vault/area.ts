@@ -13,12 +13,12 @@ import { type VaultDeps, VaultServiceHandler } from "./service.ts";
 export type VaultAreaDeps = Omit<VaultDeps, "sealing"> &
   Omit<ResealingDeps, "sealing" | "audit"> &
   SealingDeps &
-  CredentialServiceDeps & { readonly calls?: McpCalls };
+  CredentialServiceDeps & { readonly calls?: RecordedCalls };
 
-/** The record of MCP calls. */
-export type McpCalls = Pick<
+/** The record of calls of MCP servers and of web tools. */
+export type RecordedCalls = Pick<
   ServiceImplementation<typeof CredentialService>,
-  "resolveMcpServer" | "beginCall" | "finishCall"
+  "resolveMcpServer" | "beginCall" | "finishCall" | "beginWebCall" | "finishWebCall"
 >;
 
 export interface VaultArea extends Area {
@@ -38,6 +38,8 @@ export function createVaultArea(deps: VaultAreaDeps): VaultArea {
     resolveMcpServer: (request, context) => calls.resolveMcpServer(request, context),
     beginCall: (request, context) => calls.beginCall(request, context),
     finishCall: (request, context) => calls.finishCall(request, context),
+    beginWebCall: (request, context) => calls.beginWebCall(request, context),
+    finishWebCall: (request, context) => calls.finishWebCall(request, context),
   };
   return {
     name: "vault",
@@ -50,12 +52,14 @@ export function createVaultArea(deps: VaultAreaDeps): VaultArea {
   };
 }
 
-const NO_CALLS: McpCalls = {
+const NO_CALLS: RecordedCalls = {
   resolveMcpServer: () => Promise.reject(notBuilt()),
   beginCall: () => Promise.reject(notBuilt()),
   finishCall: () => Promise.reject(notBuilt()),
+  beginWebCall: () => Promise.reject(notBuilt()),
+  finishWebCall: () => Promise.reject(notBuilt()),
 };
 
 function notBuilt(): TendonError {
-  return new TendonError("NOT_IMPLEMENTED", "this server records no MCP calls");
+  return new TendonError("NOT_IMPLEMENTED", "this server records no calls");
 }

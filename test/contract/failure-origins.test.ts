@@ -26,6 +26,7 @@ import { mcpResultEvent } from "../../server/mcp/results.ts";
 import type { HandRecord } from "../../server/store/hands.ts";
 import { endedCall } from "../../server/store/open-calls.ts";
 import { endedWorkerCall } from "../../server/store/worker-calls.ts";
+import { webResultEvent } from "../../server/web/results.ts";
 import { LOST } from "../../server/work/rules.ts";
 import { failuresOf } from "../kit/failures.ts";
 import { sourceFiles } from "../tidy/source-tree.ts";
@@ -113,6 +114,9 @@ const overdue = () =>
 
 const away = (type: string) => () =>
   listedEvents([{ name: "notes", problem: new McpProblem(type, "no") }], 1, newId).slice(0, 1);
+
+const webFailure = (failure: Parameters<typeof webResultEvent>[2]["failure"]) =>
+  webResultEvent("sevt_c", { content: [], isError: true }, { failure, searches: 0, upstreamMs: undefined });
 
 const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
   "harness/mcp-client/mcp-tool-events.ts": [
@@ -275,6 +279,14 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       "a call of an MCP server that the proxy answered",
       () => [mcpResultEvent("sevt_c", mcpError, { part: "proxy", reason: "OUTCOME_UNKNOWN" })],
       ["proxy OUTCOME_UNKNOWN"],
+    ],
+  ],
+  "server/web/results.ts": [
+    ["a web tool that fails", () => [webFailure(undefined)], ["upstream TOOL_FAILED"]],
+    [
+      "a page that the proxy does not read",
+      () => [webFailure({ part: "proxy", reason: "URL_NOT_ALLOWED" })],
+      ["proxy URL_NOT_ALLOWED"],
     ],
   ],
   "server/store/worker-calls.ts": [

@@ -35,6 +35,10 @@ export interface TestProxyOptions {
   readonly proxyUrl?: string;
   /** Names and their addresses, in place of the machine's own file. */
   readonly hostsFile?: string;
+  /** The corporate proxy of its network. */
+  readonly httpsProxy?: string | undefined;
+  /** Tools of the web. */
+  readonly web?: { readonly fetch?: boolean; readonly searchUrl?: string; readonly searchKey?: string };
   /** For connections out of sandboxes, in place of the proxy's own. */
   readonly handlers?: PartsDeps["handlers"];
 }
@@ -63,17 +67,20 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     "127.0.0.1",
     0,
     () => true,
-    (...request) => parts.mcp.handle(...request),
+    (...request) => parts.ofSessions(...request),
   );
   const { proxyUrl = `http://127.0.0.1:${inbound.port}` } = options;
   const config = {
-    HTTPS_PROXY: undefined,
+    HTTPS_PROXY: options.httpsProxy,
     NO_PROXY: undefined,
     TENDON_URL: url,
     TENDON_PROXY_DENY: deny,
     TENDON_PROXY_DESTINATIONS: destinations,
     TENDON_PROXY_UPSTREAM_CA_FILE: options.upstreamCaFile,
     TENDON_PROXY_WEBHOOKS_TO: webhooksTo,
+    TENDON_WEB_FETCH: options.web?.fetch ?? true,
+    TENDON_WEB_SEARCH_URL: options.web?.searchUrl,
+    TENDON_WEB_SEARCH_KEY: options.web?.searchKey,
   };
   const parts = createParts({
     config,
@@ -93,6 +100,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
       build: "test",
       url: proxyUrl,
       sealingKeys: keys.map(({ keyId, publicJwk }) => ({ keyId, publicJwk })),
+      webTools: { fetch: config.TENDON_WEB_FETCH, search: config.TENDON_WEB_SEARCH_URL !== undefined },
     },
     asks: parts.asks,
     connects: parts.connects,

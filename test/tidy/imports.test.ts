@@ -18,6 +18,7 @@ const AREAS = [
   "mcp",
   "vault",
   "webhook",
+  "web",
   "admin",
   "peer",
   "proxy",

@@ -41,11 +41,19 @@ function modelBlock(block: Json): Json[] {
     case "image":
     case "document":
       return isObject(block.source) ? [{ type: block.type, source: block.source }] : [];
+    case "search_result":
+      return [textBlock(searchResultText(block))];
     case "redacted":
       return [];
     default:
       return [textBlock(`[content of type "${stringOf(block.type)}" left out]`)];
   }
+}
+
+/** MCP has no such blocks. */
+function searchResultText({ title, source, content }: Json): string {
+  const texts = objectsOf(content).map(({ text }) => stringOf(text));
+  return [stringOf(title), stringOf(source), ...texts].join("\n");
 }
 
 function mcpBlock(block: Json): Json {

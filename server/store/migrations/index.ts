@@ -20,6 +20,7 @@ import { webhooks } from "./0018-webhooks.ts";
 import { deployments } from "./0019-deployments.ts";
 import { webhookOutcomes } from "./0020-webhook-outcomes.ts";
 import { sessionVaults } from "./0021-session-vaults.ts";
+import { webTools } from "./0022-web-tools.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -46,4 +47,5 @@ export const migrations: readonly Migration[] = [
   deployments,
   webhookOutcomes,
   sessionVaults,
+  webTools,
 ];

@@ -156,15 +156,30 @@ function encode(items: readonly AppendItem[], waits: boolean): unknown[] {
     sparse.calls.map(({ event }) => event),
     sparse.calls.map(({ call }) => call),
     sparse.folds.map(({ event }) => event),
-    sparse.folds.map(({ fold }) => (fold.kind === "status" ? fold.status : "")),
-    sparse.folds.map(({ fold }) => (fold.kind === "status" ? fold.stopReason : costText(fold.listCost))),
-    sparse.folds.flatMap(({ fold }) => (fold.kind === "usage" ? [...fold.tokens] : [0, 0, 0, 0])),
+    sparse.folds.map(({ fold }) => statusOf(fold)),
+    sparse.folds.map(({ fold }) => stopOf(fold)),
+    sparse.folds.flatMap(({ fold }) => countsOf(fold)),
     sparse.consumed.map(({ event }) => event),
     sparse.consumed.map(({ id }) => id),
   ];
 }
 
-/** As `append_events` takes it, where a status has its stop reason. */
+/** As `append_events` takes folds (migrations 8 and 22). */
+function statusOf(fold: EventFold): string {
+  if (fold.kind === "status") return fold.status;
+  return fold.kind === "searches" ? "searched" : "";
+}
+
+function stopOf(fold: EventFold): string {
+  if (fold.kind === "status") return fold.stopReason;
+  return fold.kind === "searches" ? String(fold.nanoUsd) : costText(fold.listCost);
+}
+
+function countsOf(fold: EventFold): number[] {
+  if (fold.kind === "searches") return [fold.count, 0, 0, 0];
+  return fold.kind === "usage" ? [...fold.tokens] : [0, 0, 0, 0];
+}
+
 function costText(cost: Extract<EventFold, { kind: "usage" }>["listCost"]): string {
   if (cost === undefined) return "";
   return cost === "unpriced" ? "-" : String(cost.nanoUsd);

@@ -174,9 +174,9 @@ async function finishImport(transaction: Transaction, session: ImportedSession):
     `insert into sessions (session_id, workspace_id, agent_id, agent_version, agent, environment_id, slot_environment_ids,
        title, metadata, vault_ids, budget, head, status, stop_reason, active_ms, model_requests,
        input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens,
-       list_cost_nano_usd, unpriced_requests, chain_hash, chain_origin)
+       list_cost_nano_usd, unpriced_requests, web_search_requests, chain_hash, chain_origin)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
-       ${CHAIN_OF_COPY})`,
+       $23, ${CHAIN_OF_COPY})`,
     [
       sessionId,
       workspaceId,
@@ -200,6 +200,7 @@ async function finishImport(transaction: Transaction, session: ImportedSession):
       cacheCreation,
       fold.listCostNanoUsd,
       fold.unpricedRequests,
+      fold.webSearchRequests,
     ],
   );
   await closeLog(transaction, sessionId);

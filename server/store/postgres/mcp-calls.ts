@@ -1,6 +1,7 @@
-/** Calls of MCP servers in Postgres. Every transaction locks the session's row first. */
+/** Calls of MCP servers and of web tools in Postgres. Every transaction locks the session's row first. */
 import { notFound, TendonError } from "../../../kit/errors.ts";
 import type { BegunCall, McpCallStore, McpSession } from "../mcp-calls.ts";
+import { insertAudit } from "./audit.ts";
 import { openCredential } from "./credential-uses.ts";
 import { appendToLog } from "./hand-log.ts";
 import type { Pool } from "./pool.ts";
@@ -11,6 +12,10 @@ export function createMcpCallStore(pool: Pool): McpCallStore {
     async session(sessionId) {
       const { rows } = await pool.query<SessionRow>(`${SESSION_SQL} where s.session_id = $1`, [sessionId]);
       return rows[0] && toSession(rows[0]);
+    },
+    async agentsAbove(sessionId) {
+      const { rows } = await pool.query<{ agent: string }>(AGENTS_ABOVE_SQL, [sessionId]);
+      return rows.map(({ agent }) => agent);
     },
     begin: (request) => inTransaction(pool, (transaction) => begin(transaction, request)),
     finish: (request) => inTransaction(pool, (transaction) => finish(transaction, request)),
@@ -30,6 +35,15 @@ const SESSION_SQL = `select s.workspace_id, s.lease_epoch, s.agent, (s.archived_
     case when strpos(e.spec, '"mcpTunnelHosts"') > 0 then e.spec end as environment
   from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)
     left join environments e on e.environment_id = s.environment_id`;
+
+/** Threads are nested eight deep at most. */
+const AGENTS_ABOVE_SQL = `with recursive above as (
+    select p.session_id, p.parent_session_id, p.agent, 1 as depth
+      from sessions s join sessions p on p.session_id = s.parent_session_id where s.session_id = $1
+    union all
+    select p.session_id, p.parent_session_id, p.agent, depth + 1
+      from above a join sessions p on p.session_id = a.parent_session_id where depth < 16)
+  select agent from above order by depth`;
 
 function toSession({
   workspace_id: workspaceId,
@@ -112,10 +126,11 @@ async function findToolUse(
 
 async function finish(
   transaction: Transaction,
-  { sessionId, toolUseId, workspaceId, result, event }: Parameters<McpCallStore["finish"]>[0],
+  { sessionId, toolUseId, workspaceId, result, event, audit }: Parameters<McpCallStore["finish"]>[0],
 ): ReturnType<McpCallStore["finish"]> {
   // An archived session's call ends like any other: what happened has happened.
-  if (!(await lock(transaction, sessionId, workspaceId))) return undefined;
+  const owner = await lock(transaction, sessionId, workspaceId);
+  if (owner === undefined) return undefined;
   const { rowCount } = await transaction.query(
     `update mcp_calls set result = $3, finished_at = clock_timestamp()
      where session_id = $1 and tool_use_id = $2 and result is null`,
@@ -128,15 +143,21 @@ async function finish(
     );
     return rows[0] && { result: rows[0].result, advance: undefined };
   }
+  if (audit !== undefined) await insertAudit(transaction, { ...audit, workspaceId: owner });
   // An answer that came by other means stands in the log; the result is kept here all the same.
   const { advance } = await appendToLog(transaction, sessionId, event);
   return { result, advance };
 }
 
-async function lock(transaction: Transaction, sessionId: string, workspaceId: string | undefined) {
-  const { rowCount } = await transaction.query(
-    `select 1 from sessions where session_id = $1 and ($2::text is null or workspace_id = $2) for no key update`,
+/** Gives the session's workspace. */
+async function lock(
+  transaction: Transaction,
+  sessionId: string,
+  workspaceId: string | undefined,
+): Promise<string | undefined> {
+  const { rows } = await transaction.query<{ workspace_id: string }>(
+    `select workspace_id from sessions where session_id = $1 and ($2::text is null or workspace_id = $2) for no key update`,
     [sessionId, workspaceId ?? null],
   );
-  return rowCount > 0;
+  return rows[0]?.workspace_id;
 }

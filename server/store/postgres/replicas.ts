@@ -140,14 +140,23 @@ function proxyMethods(
       ]);
     },
     async proxyUrls() {
-      const proxies = await pool.query<{ url: string; replica_id: string }>(
-        `select c.url, c.replica_id from connected_proxies c where ${CONNECTED} order by c.instance_id`,
+      const proxies = await pool.query<{
+        url: string;
+        replica_id: string;
+        web_fetch: boolean;
+        web_search: boolean;
+      }>(
+        `select c.url, c.replica_id, c.web_fetch, c.web_search from connected_proxies c where ${CONNECTED} order by c.instance_id`,
       );
       const peers = await pool.query<{ peer_url: string }>(
         `select peer_url from replicas where peer_url <> '' and seen_at > ${SEEN} order by replica_id`,
       );
       return {
-        proxies: proxies.rows.map((row) => ({ url: row.url, replicaId: row.replica_id })),
+        proxies: proxies.rows.map((row) => ({
+          url: row.url,
+          replicaId: row.replica_id,
+          web: { fetch: row.web_fetch, search: row.web_search },
+        })),
         peers: peers.rows.map((row) => row.peer_url),
       };
     },
@@ -175,16 +184,19 @@ async function connectProxy(db: Pick<Pool, "query">, proxy: ProxyRow): Promise<v
     );
   }
   await db.query(
-    `insert into connected_proxies (instance_id, replica_id, build, url, sealing_keys, seen_at)
-     values ($1, $2, $3, $4, $5, clock_timestamp())
+    `insert into connected_proxies (instance_id, replica_id, build, url, sealing_keys, web_fetch, web_search, seen_at)
+     values ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
      on conflict (instance_id) do update set replica_id = excluded.replica_id, build = excluded.build,
-       url = excluded.url, sealing_keys = excluded.sealing_keys, seen_at = excluded.seen_at`,
+       url = excluded.url, sealing_keys = excluded.sealing_keys, web_fetch = excluded.web_fetch,
+       web_search = excluded.web_search, seen_at = excluded.seen_at`,
     [
       proxy.instanceId,
       proxy.replicaId,
       proxy.build,
       proxy.url,
       JSON.stringify(proxy.sealingKeys.map(({ keyId }) => keyId)),
+      proxy.web.fetch,
+      proxy.web.search,
     ],
   );
 }

@@ -66,6 +66,7 @@ export interface SessionRow {
   model_requests: number;
   list_cost_nano_usd: number;
   unpriced_requests: number;
+  web_search_requests: number;
   has_work: boolean;
   chain_hash: string | null;
   chain_origin: string;
@@ -80,7 +81,7 @@ export const SESSION_COLUMNS = `session_id, workspace_id, agent, environment_id,
   forked_from_session_id, forked_from_position, created_at, updated_at, archived_at, head, status, stop_reason,
   active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0) as active_ms,
   input_tokens, output_tokens, cache_read_input_tokens, cache_creation_input_tokens, model_requests,
-  list_cost_nano_usd, unpriced_requests, root_session_id, parent_session_id, deployment_id,
+  list_cost_nano_usd, unpriced_requests, web_search_requests, root_session_id, parent_session_id, deployment_id,
   work_position > rested_position and archived_at is null as has_work, chain_origin, resources,
   encode(coalesce(chain_hash, case when chain_origin <> '' or checkpoint_position > 0 then sha256('') end), 'hex') as chain_hash`;
 
@@ -111,6 +112,7 @@ export function toRecord(row: SessionRow): SessionRecord {
     modelRequests: row.model_requests,
     listCostNanoUsd: row.list_cost_nano_usd,
     unpricedRequests: row.unpriced_requests,
+    webSearchRequests: row.web_search_requests,
     hasWork: row.has_work,
     resources: row.resources,
     rootSessionId: row.root_session_id ?? undefined,

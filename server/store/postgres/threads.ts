@@ -356,7 +356,7 @@ async function tree(db: Queryable, rootSessionId: string): Promise<TreeSums | un
        sum(cache_read_input_tokens)::bigint as "cacheReadInputTokens",
        sum(cache_creation_input_tokens)::bigint as "cacheCreationInputTokens",
        sum(model_requests)::bigint as "modelRequests", sum(list_cost_nano_usd)::bigint as "listCostNanoUsd",
-       sum(unpriced_requests)::bigint as "unpricedRequests",
+       sum(unpriced_requests)::bigint as "unpricedRequests", sum(web_search_requests)::bigint as "webSearchRequests",
        sum(active_ms + coalesce(greatest(0, floor(extract(epoch from clock_timestamp() - running_since) * 1000))::bigint, 0))::bigint
          as "activeMs"
      from (select * from sessions where session_id = $1 union all select * from sessions where root_session_id = $1) t`,

@@ -422,6 +422,14 @@ export declare type Tool = Message<"tendon.v1.Tool"> & {
      */
     value: BrainToolset;
     case: "brainToolset";
+  } | {
+    /**
+     * Tools that reach the web, which the proxy runs.
+     *
+     * @generated from field: tendon.v1.WebToolset web_toolset = 5;
+     */
+    value: WebToolset;
+    case: "webToolset";
   } | { case: undefined; value?: undefined };
 };
 
@@ -541,6 +549,160 @@ export declare type BrainToolset = Message<"tendon.v1.BrainToolset"> & {
  * Use `create(BrainToolsetSchema)` to create a new message.
  */
 export declare const BrainToolsetSchema: GenMessage<BrainToolset>;
+
+/**
+ * `web_fetch` reads a page of the public internet, `web_search` searches it; at most once in an agent. The proxy runs them,
+ * whatever environment the session has and whatever network that allows. A tool that the installation does not have is not
+ * offered, and the model is told why.
+ *
+ * @generated from message tendon.v1.WebToolset
+ */
+export declare type WebToolset = Message<"tendon.v1.WebToolset"> & {
+  /**
+   * Settings of `web_fetch`.
+   *
+   * @generated from field: tendon.v1.WebFetch fetch = 1;
+   */
+  fetch?: WebFetch | undefined;
+
+  /**
+   * Settings of `web_search`.
+   *
+   * @generated from field: tendon.v1.WebSearch search = 2;
+   */
+  search?: WebSearch | undefined;
+
+  /**
+   * Holds for the tool that `tools` does not name. Unset: nobody is asked.
+   *
+   * @generated from field: tendon.v1.ToolPolicy default_policy = 3;
+   */
+  defaultPolicy?: ToolPolicy | undefined;
+
+  /**
+   * Exceptions, by `web_fetch` and `web_search`.
+   *
+   * @generated from field: map<string, tendon.v1.ToolPolicy> tools = 4;
+   */
+  tools: { [key: string]: ToolPolicy };
+};
+
+/**
+ * Describes the message tendon.v1.WebToolset.
+ * Use `create(WebToolsetSchema)` to create a new message.
+ */
+export declare const WebToolsetSchema: GenMessage<WebToolset>;
+
+/**
+ * What `web_fetch` may read. A thread's calls are bounded by the agents above it, too.
+ *
+ * @generated from message tendon.v1.WebFetch
+ */
+export declare type WebFetch = Message<"tendon.v1.WebFetch"> & {
+  /**
+   * Hosts that may be read, each with what is below it; none: every one. Names such as `example.com`, at most 64 of at most
+   * 255 characters. Only one of the two lists may be set.
+   *
+   * @generated from field: repeated string allowed_domains = 1;
+   */
+  allowedDomains: string[];
+
+  /**
+   * Hosts that may not, each with what is below it.
+   *
+   * @generated from field: repeated string blocked_domains = 2;
+   */
+  blockedDomains: string[];
+
+  /**
+   * About how many tokens of a page's text the model is shown, at four characters a token; 0 means as many as fit into a
+   * result.
+   *
+   * @generated from field: int32 max_content_tokens = 3;
+   */
+  maxContentTokens: number;
+};
+
+/**
+ * Describes the message tendon.v1.WebFetch.
+ * Use `create(WebFetchSchema)` to create a new message.
+ */
+export declare const WebFetchSchema: GenMessage<WebFetch>;
+
+/**
+ * What `web_search` may find. A thread's calls are bounded by the agents above it, too.
+ *
+ * @generated from message tendon.v1.WebSearch
+ */
+export declare type WebSearch = Message<"tendon.v1.WebSearch"> & {
+  /**
+   * As those of `web_fetch`; a path may follow a name: `example.com/docs`. What is found elsewhere is left out.
+   *
+   * @generated from field: repeated string allowed_domains = 1;
+   */
+  allowedDomains: string[];
+
+  /**
+   * What is found there is left out.
+   *
+   * @generated from field: repeated string blocked_domains = 2;
+   */
+  blockedDomains: string[];
+
+  /**
+   * Where the search is to be thought to come from. Unset: nothing is said.
+   *
+   * @generated from field: tendon.v1.UserLocation user_location = 3;
+   */
+  userLocation?: UserLocation | undefined;
+};
+
+/**
+ * Describes the message tendon.v1.WebSearch.
+ * Use `create(WebSearchSchema)` to create a new message.
+ */
+export declare const WebSearchSchema: GenMessage<WebSearch>;
+
+/**
+ * An approximate place.
+ *
+ * @generated from message tendon.v1.UserLocation
+ */
+export declare type UserLocation = Message<"tendon.v1.UserLocation"> & {
+  /**
+   * Name of a city.
+   *
+   * @generated from field: string city = 1;
+   */
+  city: string;
+
+  /**
+   * Name of a region or state.
+   *
+   * @generated from field: string region = 2;
+   */
+  region: string;
+
+  /**
+   * Two letters (ISO 3166-1), such as `DE`.
+   *
+   * @generated from field: string country = 3;
+   */
+  country: string;
+
+  /**
+   * IANA name, such as `Europe/Berlin`.
+   *
+   * @generated from field: string timezone = 4;
+   */
+  timezone: string;
+};
+
+/**
+ * Describes the message tendon.v1.UserLocation.
+ * Use `create(UserLocationSchema)` to create a new message.
+ */
+export declare const UserLocationSchema: GenMessage<UserLocation>;
 
 /**
  * Whether a tool may be used.

@@ -5,7 +5,7 @@
 import type { GenEnum, GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
-import type { McpToolset } from "./agent_pb.js";
+import type { McpToolset, WebToolset } from "./agent_pb.js";
 
 /**
  * Describes the file tendon/v1/credential_service.proto.
@@ -693,6 +693,179 @@ export declare type FinishCallResponse = Message<"tendon.v1.FinishCallResponse">
 export declare const FinishCallResponseSchema: GenMessage<FinishCallResponse>;
 
 /**
+ * Asks to record a call of a web tool.
+ *
+ * @generated from message tendon.v1.BeginWebCallRequest
+ */
+export declare type BeginWebCallRequest = Message<"tendon.v1.BeginWebCallRequest"> & {
+  /**
+   * Session of the call.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Event id of the tool use.
+   *
+   * @generated from field: string tool_use_id = 2;
+   */
+  toolUseId: string;
+
+  /**
+   * Epoch of the session token.
+   *
+   * @generated from field: int64 epoch = 3;
+   */
+  epoch: bigint;
+};
+
+/**
+ * Describes the message tendon.v1.BeginWebCallRequest.
+ * Use `create(BeginWebCallRequestSchema)` to create a new message.
+ */
+export declare const BeginWebCallRequestSchema: GenMessage<BeginWebCallRequest>;
+
+/**
+ * What is called, and what is known of the call.
+ *
+ * @generated from message tendon.v1.BeginWebCallResponse
+ */
+export declare type BeginWebCallResponse = Message<"tendon.v1.BeginWebCallResponse"> & {
+  /**
+   * What the proxy may do.
+   *
+   * @generated from field: tendon.v1.CallState state = 1;
+   */
+  state: CallState;
+
+  /**
+   * `web_fetch` or `web_search`.
+   *
+   * @generated from field: string tool_name = 2;
+   */
+  toolName: string;
+
+  /**
+   * The call's input: JSON text of one object.
+   *
+   * @generated from field: string input = 3;
+   */
+  input: string;
+
+  /**
+   * What bounds the call: the settings of the session's agent, then those of the agents above it that have any. All lists
+   * hold; of what only one can say, the first that says it.
+   *
+   * @generated from field: repeated tendon.v1.WebToolset bounds = 4;
+   */
+  bounds: WebToolset[];
+};
+
+/**
+ * Describes the message tendon.v1.BeginWebCallResponse.
+ * Use `create(BeginWebCallResponseSchema)` to create a new message.
+ */
+export declare const BeginWebCallResponseSchema: GenMessage<BeginWebCallResponse>;
+
+/**
+ * Asks to store the result of a call of a web tool.
+ *
+ * @generated from message tendon.v1.FinishWebCallRequest
+ */
+export declare type FinishWebCallRequest = Message<"tendon.v1.FinishWebCallRequest"> & {
+  /**
+   * Session of the call.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Event id of the tool use.
+   *
+   * @generated from field: string tool_use_id = 2;
+   */
+  toolUseId: string;
+
+  /**
+   * Content blocks for the model: JSON text of a list of `text` and `search_result` blocks.
+   *
+   * @generated from field: string content = 3;
+   */
+  content: string;
+
+  /**
+   * Whether the call failed.
+   *
+   * @generated from field: bool is_error = 4;
+   */
+  isError: boolean;
+
+  /**
+   * For a result that is an error: the part that failed, `proxy`, `upstream` or `client`.
+   *
+   * @generated from field: string failure_part = 5;
+   */
+  failurePart: string;
+
+  /**
+   * Its reason, in capitals.
+   *
+   * @generated from field: string failure_reason = 6;
+   */
+  failureReason: string;
+
+  /**
+   * How long the web had the call, in milliseconds. Unset: nothing was sent.
+   *
+   * @generated from field: optional int64 upstream_ms = 7;
+   */
+  upstreamMs?: bigint | undefined;
+
+  /**
+   * Searches that a provider has answered: 0 or 1.
+   *
+   * @generated from field: int32 searches = 8;
+   */
+  searches: number;
+
+  /**
+   * Hosts with ports that were asked, or would have been, in their order; for the audit log.
+   *
+   * @generated from field: repeated string hosts = 9;
+   */
+  hosts: string[];
+
+  /**
+   * How it ended, for the audit log: an HTTP status, or a reason in lower case.
+   *
+   * @generated from field: string outcome = 10;
+   */
+  outcome: string;
+};
+
+/**
+ * Describes the message tendon.v1.FinishWebCallRequest.
+ * Use `create(FinishWebCallRequestSchema)` to create a new message.
+ */
+export declare const FinishWebCallRequestSchema: GenMessage<FinishWebCallRequest>;
+
+/**
+ * The result is stored.
+ *
+ * @generated from message tendon.v1.FinishWebCallResponse
+ */
+export declare type FinishWebCallResponse = Message<"tendon.v1.FinishWebCallResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.FinishWebCallResponse.
+ * Use `create(FinishWebCallResponseSchema)` to create a new message.
+ */
+export declare const FinishWebCallResponseSchema: GenMessage<FinishWebCallResponse>;
+
+/**
  * What a credential is wanted for.
  *
  * @generated from enum tendon.v1.CredentialPurpose
@@ -965,6 +1138,39 @@ export declare const CredentialService: GenService<{
     methodKind: "unary";
     input: typeof FinishCallRequestSchema;
     output: typeof FinishCallResponseSchema;
+  },
+  /**
+   * Records a call of a web tool before anything is sent, and says what is called: as the log has it, which a client may
+   * have approved.
+   *
+   * Effect: as BeginCall.
+   * Idempotency: as BeginCall. Web tools only read, so one whose outcome is not known may be sent again.
+   * Fails: NOT_FOUND when the log has no such call, INVALID_FIELD when it is no call of a web tool or not allowed to run,
+   * LEASE_FENCED, SESSION_ARCHIVED.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.BeginWebCall
+   */
+  beginWebCall: {
+    methodKind: "unary";
+    input: typeof BeginWebCallRequestSchema;
+    output: typeof BeginWebCallResponseSchema;
+  },
+  /**
+   * Stores the result of a call of a web tool.
+   *
+   * Effect: the result is stored and appended as `agent.tool_result`, exactly once (X3), with the list price of searches that
+   * were made; one entry of the audit log.
+   * Idempotency: a second result has no effect.
+   * Fails: NOT_FOUND when the call was not begun, INVALID_FIELD for what is no result.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.FinishWebCall
+   */
+  finishWebCall: {
+    methodKind: "unary";
+    input: typeof FinishWebCallRequestSchema;
+    output: typeof FinishWebCallResponseSchema;
   },
 }>;
 

@@ -514,6 +514,13 @@ export declare type Assignment = Message<"tendon.v1.Assignment"> & {
    * @generated from field: int32 silent_deaths = 8;
    */
   silentDeaths: number;
+
+  /**
+   * Tools of the web that the proxy at `proxy_url` runs.
+   *
+   * @generated from field: tendon.v1.WebTools web_tools = 9;
+   */
+  webTools?: WebTools | undefined;
 };
 
 /**
@@ -521,6 +528,33 @@ export declare type Assignment = Message<"tendon.v1.Assignment"> & {
  * Use `create(AssignmentSchema)` to create a new message.
  */
 export declare const AssignmentSchema: GenMessage<Assignment>;
+
+/**
+ * Tools of the web that a proxy can run, as it is set up.
+ *
+ * @generated from message tendon.v1.WebTools
+ */
+export declare type WebTools = Message<"tendon.v1.WebTools"> & {
+  /**
+   * `web_fetch`.
+   *
+   * @generated from field: bool fetch = 1;
+   */
+  fetch: boolean;
+
+  /**
+   * `web_search`.
+   *
+   * @generated from field: bool search = 2;
+   */
+  search: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.WebTools.
+ * Use `create(WebToolsSchema)` to create a new message.
+ */
+export declare const WebToolsSchema: GenMessage<WebTools>;
 
 /**
  * Tools of one slot.

@@ -4,7 +4,7 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
-import type { Heartbeat, ServerDraining } from "./harness_service_pb.js";
+import type { Heartbeat, ServerDraining, WebTools } from "./harness_service_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import type { TunnelEnd, TunnelKind } from "./hand_agent_service_pb.js";
 
@@ -97,6 +97,13 @@ export declare type ProxyHello = Message<"tendon.v1.ProxyHello"> & {
    * @generated from field: repeated tendon.v1.SealingKey sealing_keys = 5;
    */
   sealingKeys: SealingKey[];
+
+  /**
+   * Tools of the web that it runs. Unset: none.
+   *
+   * @generated from field: tendon.v1.WebTools web_tools = 6;
+   */
+  webTools?: WebTools | undefined;
 };
 
 /**

@@ -534,8 +534,8 @@ export declare type Usage = Message<"tendon.v1.Usage"> & {
   activeMs: bigint;
 
   /**
-   * What the requests cost by their models' list prices, in thousand-millionths of a US dollar. Not a bill: no discounts,
-   * no premiums, nothing for what failed.
+   * What the requests cost by their models' list prices, and searches of the web by theirs, in thousand-millionths of a US
+   * dollar. Not a bill: no discounts, no premiums, nothing for what failed.
    *
    * @generated from field: int64 list_cost_nano_usd = 7;
    */
@@ -547,6 +547,13 @@ export declare type Usage = Message<"tendon.v1.Usage"> & {
    * @generated from field: int64 unpriced_requests = 8;
    */
   unpricedRequests: bigint;
+
+  /**
+   * Searches of the web that a provider has answered. Their list price is part of `list_cost_nano_usd`.
+   *
+   * @generated from field: int64 web_search_requests = 9;
+   */
+  webSearchRequests: bigint;
 };
 
 /**

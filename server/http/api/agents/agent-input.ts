@@ -1,6 +1,7 @@
 /** What existing clients say of an agent, as the contract has it (pure). Throws INVALID_FIELD with the path in their words. */
 import { clone, create, type MessageInitShape } from "@bufbuild/protobuf";
 import { invalidField } from "../../../../kit/errors.ts";
+import { WEB_TOOL_NAMES } from "../../../../kit/web/tool-names.ts";
 import {
   type AgentSpec,
   AgentSpecSchema,
@@ -14,7 +15,8 @@ import {
 } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { type Fields, fieldsOf } from "../fields.ts";
 import { patchedMetadata } from "../metadata.ts";
-import { TOOLSET_TOOLS, TOOLSET_TYPE } from "./toolset.ts";
+import { TOOLSET_TOOLS, TOOLSET_TYPE, WEB_TOOLSET_TYPE } from "./toolset.ts";
+import { isWebTool, webSettingsOf } from "./web-tools.ts";
 
 type ToolInit = MessageInitShape<typeof ToolSchema>;
 type PolicyInit = Extract<MessageInitShape<typeof ToolPolicySchema>, { $typeName?: never }>;
@@ -118,15 +120,44 @@ function mcpServersOf(fields: Fields): { name: string; url: string }[] {
   });
 }
 
+/** The web's come last, so that paths of the others stay as their writer counts them. */
 function toolsOf(fields: Fields): ToolInit[] {
-  return (fields.objects("tools") ?? []).map(toolOf);
+  const tools = fields.objects("tools") ?? [];
+  const web = tools.flatMap((tool) => {
+    const isToolset = tool.value.type === TOOLSET_TYPE && (tool.text("slot") ?? "") === "";
+    return isToolset ? webOfToolset(tool) : [];
+  });
+  return [...tools.map(toolOf), ...web];
+}
+
+/** A toolset that disables both says nothing of the web. */
+function webOfToolset(tool: Fields): ToolInit[] {
+  const value = webToolsetOf(tool);
+  const isOff = ({ disabled }: PolicyInit = {}) => disabled === true;
+  const both = WEB_TOOL_NAMES.every((name) => isOff(value.tools[name] ?? value.defaultPolicy));
+  return both ? [] : [{ kind: { case: "webToolset", value } }];
+}
+
+function webToolsetOf(tool: Fields) {
+  const { tools, ...base } = policiesOf(tool);
+  const own = Object.fromEntries(Object.entries(tools).filter(([name]) => isWebTool(name)));
+  return { ...webSettingsOf(tool.objects("configs") ?? []), ...base, tools: own };
 }
 
 function toolOf(tool: Fields): ToolInit {
-  const type = tool.word("type", [TOOLSET_TYPE, "custom", "mcp_toolset", "tendon_brain_toolset"]);
+  const type = tool.word("type", [
+    TOOLSET_TYPE,
+    WEB_TOOLSET_TYPE,
+    "custom",
+    "mcp_toolset",
+    "tendon_brain_toolset",
+  ]);
   switch (type) {
     case TOOLSET_TYPE:
       return { kind: { case: "handToolset", value: handToolsetOf(tool) } };
+    case WEB_TOOLSET_TYPE:
+      for (const config of tool.objects("configs") ?? []) config.word("name", WEB_TOOL_NAMES);
+      return { kind: { case: "webToolset", value: webToolsetOf(tool) } };
     case "custom":
       return { kind: { case: "custom", value: customOf(tool) } };
     case "mcp_toolset":
@@ -153,7 +184,9 @@ function handToolsetOf(tool: Fields) {
   for (const config of tool.objects("configs") ?? []) {
     if (slot === "") config.word("name", TOOLSET_TOOLS);
   }
-  return { slot, environmentId: tool.text("environment_id") ?? "", ...policiesOf(tool) };
+  const { tools, ...base } = policiesOf(tool);
+  const own = Object.fromEntries(Object.entries(tools).filter(([name]) => slot !== "" || !isWebTool(name)));
+  return { slot, environmentId: tool.text("environment_id") ?? "", ...base, tools: own };
 }
 
 function customOf(tool: Fields) {

@@ -1,4 +1,6 @@
 /** An agent as existing clients know it (pure). What they have no word for is in fields of our own, which they ignore. */
+import { create } from "@bufbuild/protobuf";
+import { WEB_TOOL_NAMES } from "../../../../kit/web/tool-names.ts";
 import {
   type Agent,
   type AgentSkill,
@@ -12,9 +14,12 @@ import {
   QueuedMessages,
   type Tool,
   type ToolPolicy,
+  ToolPolicySchema,
+  type WebToolset,
 } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { timeJson } from "../time-json.ts";
-import { TOOLSET_TOOLS, TOOLSET_TYPE } from "./toolset.ts";
+import { HAND_TOOLS, TOOLSET_TOOLS, TOOLSET_TYPE, WEB_TOOLSET_TYPE } from "./toolset.ts";
+import { webSettingsJson } from "./web-tools.ts";
 
 export function agentJson(agent: Agent) {
   const { id, version, createdAt, updatedAt, archivedAt } = agent;
@@ -41,7 +46,7 @@ function definitionJson(spec: AgentSpec) {
     description: spec.description || null,
     system: spec.system || null,
     model: modelJson(spec.model),
-    tools: spec.tools.map(toolJson),
+    tools: toolsJson(spec.tools),
     mcp_servers: spec.mcpServers.map(({ name, url }) => ({ type: "url", name, url })),
     skills: spec.skills.map(skillJson),
     multiagent: multiagentJson(spec),
@@ -55,10 +60,19 @@ function modelJson(model: Model | undefined) {
   return { id: model?.id ?? "", speed: "standard", ...(effort !== "" && { effort }) };
 }
 
-function toolJson({ kind }: Tool) {
+/** The web's tools are shown in the toolset of the default slot, where there is one. */
+function toolsJson(tools: readonly Tool[]) {
+  const web = tools.flatMap(({ kind }) => (kind.case === "webToolset" ? [kind.value] : []))[0];
+  const isJoined = tools.some(({ kind }) => kind.case === "handToolset" && kind.value.slot === "");
+  return tools.flatMap((tool) => (tool.kind.case === "webToolset" && isJoined ? [] : [toolJson(tool, web)]));
+}
+
+function toolJson({ kind }: Tool, web: WebToolset | undefined) {
   switch (kind.case) {
     case "handToolset":
-      return handToolsetJson(kind.value);
+      return handToolsetJson(kind.value, web);
+    case "webToolset":
+      return webToolsetJson(kind.value);
     case "custom": {
       const { name, description, inputSchema } = kind.value;
       return { type: "custom", name, description, input_schema: JSON.parse(inputSchema) as unknown };
@@ -72,18 +86,44 @@ function toolJson({ kind }: Tool) {
   }
 }
 
-function handToolsetJson({ slot, defaultPolicy, tools, environmentId }: HandToolset) {
+function handToolsetJson(
+  { slot, defaultPolicy, tools, environmentId }: HandToolset,
+  web: WebToolset | undefined,
+) {
   const others = Object.keys(tools).filter((name) => !TOOLSET_TOOLS.includes(name));
   return {
     type: TOOLSET_TYPE,
     default_config: configJson(undefined, defaultPolicy, "always_allow"),
-    configs: [...TOOLSET_TOOLS, ...others.sort()].map((name) => ({
-      name,
-      type: name,
-      ...configJson(tools[name], defaultPolicy, "always_allow"),
-    })),
+    configs: [
+      ...[...HAND_TOOLS, ...others.sort()].map((name) => ({
+        name,
+        type: name,
+        ...configJson(tools[name], defaultPolicy, "always_allow"),
+      })),
+      ...(slot === "" ? webConfigsJson(web) : []),
+    ],
     ...(slot !== "" && { slot }),
     ...(environmentId !== "" && { environment_id: environmentId }),
+  };
+}
+
+/** An agent without them is one that disables them. */
+function webConfigsJson(web: WebToolset | undefined) {
+  return WEB_TOOL_NAMES.map((name) => ({
+    name,
+    type: name,
+    ...configJson(web?.tools[name], web === undefined ? OFF : web.defaultPolicy, "always_allow"),
+    ...(web && webSettingsJson(name, web)),
+  }));
+}
+
+const OFF = create(ToolPolicySchema, { disabled: true });
+
+function webToolsetJson(web: WebToolset) {
+  return {
+    type: WEB_TOOLSET_TYPE,
+    default_config: configJson(undefined, web.defaultPolicy, "always_allow"),
+    configs: webConfigsJson(web),
   };
 }
 

@@ -87,8 +87,13 @@ export function usageJson(usage: Usage | undefined) {
     },
     active_seconds: seconds(count(usage?.activeMs)),
     list_cost: { amount: String((usage?.listCostNanoUsd ?? 0n) / NANO_USD_PER_CENT), currency: "USD" },
-    server_tool_use: null,
+    server_tool_use: toolUseJson(count(usage?.webSearchRequests)),
   };
+}
+
+/** Reading pages costs nothing and is not counted. */
+function toolUseJson(searches: number) {
+  return searches === 0 ? null : { web_search_requests: searches, web_fetch_requests: 0 };
 }
 
 /** Only a limit of list price is one that clients know; the others are beside it. */
