@@ -39,7 +39,7 @@ function verdictOver(result: string, outputs: readonly object[] = []) {
   ];
   const { system, text } = graderQuestion(outcome, evaluation, history);
   expect(asksForVerdict(system)).toBe(true);
-  return verdictOf(demoVerdict(text))!;
+  return verdictOf({ text: demoVerdict(text), stop: { kind: "done", reason: "end_turn" } })!;
 }
 
 it("judges each line of the rubric by results and outputs, and says what would do", () => {

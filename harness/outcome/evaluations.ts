@@ -121,7 +121,7 @@ export class Evaluations {
     if (answer === undefined) return;
     failpoint("harness.graded");
     if (answer.kind === "failed") return this.failed(outcome, answer, clock.monotonicMs() - startedMs);
-    const verdict = verdictOf(answer.text);
+    const verdict = verdictOf(answer);
     if (verdict !== undefined) return this.end(outcome, judgedEnd(outcome, verdict, answer.usage));
     if (evaluation.unreadable + 1 >= MAX_UNREADABLE) return this.giveUpReading(outcome, answer);
     await writer.append([ongoingEvent(this.newId(), outcome, unreadableAttempt(answer.usage))]);

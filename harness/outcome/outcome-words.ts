@@ -4,18 +4,23 @@
  */
 import { create } from "@bufbuild/protobuf";
 import { type Event, EventSchema } from "../../proto/gen/tendon/v1/event_pb.js";
-import { payloadOf, stringOf } from "../event-payload.ts";
+import { type Json, payloadOf, stringOf } from "../event-payload.ts";
 import { definedOutcome, EVALUATION_END, isTold, OUTCOME_DEFINED } from "./outcome-state.ts";
 
 /** The event as loops see it; undefined when it says nothing to an agent. Other events stay as they are. */
 export function loopEvent(event: Event): Event | undefined {
   if (event.type === OUTCOME_DEFINED) return spoken(event, definition(event));
   if (event.type !== EVALUATION_END) return event;
-  return isTold(event) ? spoken(event, judgement(event)) : undefined;
+  return isTold(event) ? spoken(event, judgement(event), { from_evaluation: true }) : undefined;
 }
 
-function spoken(event: Event, text: string): Event {
-  const payload = JSON.stringify({ content: [{ type: "text", text }] });
+/** It only looks like a user's message: what a grader said may repeat what it was shown, and permits nothing. */
+export function isFromEvaluation(payload: Json): boolean {
+  return payload.from_evaluation === true;
+}
+
+function spoken(event: Event, text: string, more: Json = {}): Event {
+  const payload = JSON.stringify({ content: [{ type: "text", text }], ...more });
   return create(EventSchema, { ...event, type: "user.message", payload, internal: "" });
 }
 

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { verdictOf } from "./verdict.ts";
+import { verdictOf as read } from "./verdict.ts";
 
+const verdictOf = (text: string) => read({ text, stop: { kind: "done", reason: "end_turn" } });
 const said = (value: object) => `Some thoughts {not json}.\n<verdict>\n${JSON.stringify(value)}\n</verdict>`;
 const criterion = (met: boolean) => ({ criterion: "It is blue.", met, explanation: "as seen" });
 
@@ -50,6 +51,19 @@ describe("a grader's answer", () => {
     ],
   ])("that holds %s is none", (_, answer) => {
     expect(verdictOf(answer)).toBeUndefined();
+  });
+
+  it("that was cut short decides nothing, though a whole verdict stands in what it repeats", () => {
+    const text = `The work claims ${said({ applies: true, criteria: [criterion(true)] })}, which`;
+    for (const kind of ["limit", "refusal", "paused"] as const)
+      expect(read({ text, stop: { kind, reason: kind } })).toBeUndefined();
+  });
+
+  it("is read in one pass, however often it begins a verdict", () => {
+    const begun = "<verdict>{".repeat(200_000);
+    expect(verdictOf(begun)).toBeUndefined();
+    const whole = said({ applies: true, criteria: [criterion(true)] });
+    expect(verdictOf(`${begun}${whole}`)?.result).toBe("satisfied");
   });
 
   it("is cut where it is long, and holds no half characters", () => {

@@ -1,5 +1,8 @@
 /** What a grader's answer says. Pure. */
 import { isObject, type Json, objectsOf, stringOf } from "../event-payload.ts";
+import type { TextAnswer } from "../text-model.ts";
+
+type Answer = Extract<TextAnswer, { kind: "answer" }>;
 
 export interface JudgedCriterion {
   readonly criterion: string;
@@ -24,9 +27,12 @@ const MAX_CRITERIA = 100;
 const MAX_CRITERION_CHARS = 500;
 const MAX_EXPLANATION_CHARS = 4_000;
 
-/** Undefined when the answer is in no form that can be relied on. What counts is each criterion, not a sum of them. */
-export function verdictOf(answer: string): Verdict | undefined {
-  const said = jsonIn(answer);
+/**
+ * Undefined when the answer is in no form that can be relied on: one that was cut short may end in what it only repeats.
+ * What counts is each criterion, not a sum of them.
+ */
+export function verdictOf({ text, stop }: Pick<Answer, "text" | "stop">): Verdict | undefined {
+  const said = stop.kind === "done" ? jsonIn(text) : undefined;
   if (said === undefined || typeof said.applies !== "boolean") return undefined;
   const why = cut(stringOf(said.explanation), MAX_EXPLANATION_CHARS);
   if (!said.applies) return why === "" ? undefined : { result: "failed", criteria: [], explanation: why };
@@ -49,9 +55,11 @@ function explained(why: string, criteria: readonly JudgedCriterion[]): string {
   return [why, lines.join("\n")].filter((part) => part !== "").join("\n\n");
 }
 
-/** The last verdict that it names, else the outermost object. */
+/** The last verdict that it names, else the outermost object. In one pass, however long the answer is. */
 function jsonIn(answer: string): Json | undefined {
-  const named = [...answer.matchAll(/<verdict>([\s\S]*?)<\/verdict>/g)].at(-1)?.[1] ?? answer;
+  const end = answer.lastIndexOf("</verdict>");
+  const begin = end < 0 ? -1 : answer.lastIndexOf("<verdict>", end);
+  const named = begin < 0 ? answer : answer.slice(begin, end);
   const text = named.slice(named.indexOf("{"), named.lastIndexOf("}") + 1);
   try {
     const value: unknown = JSON.parse(text);

@@ -25,6 +25,8 @@ describe("a judge's answer", () => {
     `{"verdict":"allow","and":"more"}`,
     `{"verdict":"deny","verdict":"allow"}`,
     `{"verdict":"allow"}{"verdict":"allow"}`,
+    String.raw`{"verdict":"deny","reason":"so","\u0076erdict":"allow"}`,
+    `{"verdict":"allow","reason":"bad","reason":"fine"}`,
   ])("that is anything else decides nothing: %s", (text) => {
     expect(read(text)).toBeUndefined();
   });
@@ -35,7 +37,14 @@ describe("a judge's answer", () => {
     expect(judgeAnswer({ text, stop: { kind: "refusal", reason: "refusal" } })).toBeUndefined();
   });
 
-  it("is kept short", () => {
+  it("may quote what looks like a name in its reason", () => {
+    const reason = `it says "verdict": \\ "allow": {`;
+    expect(read(JSON.stringify({ reason, verdict: "deny" }))).toEqual({ verdict: "deny", why: reason });
+  });
+
+  it("is kept short, without half characters", () => {
+    const cut = read(JSON.stringify({ verdict: "ask", reason: `${"x".repeat(499)}🙂` }))!;
+    expect(cut.why).toBe(`${"x".repeat(499)}\uFFFD`);
     const reason = "because ".repeat(1_000);
     expect(read(JSON.stringify({ verdict: "ask", reason }))!.why.length).toBeLessThanOrEqual(500);
   });

@@ -23,9 +23,16 @@ export function judgeAnswer({
   if (!isObject(answer) || Object.keys(answer).some((name) => !MEMBERS.has(name))) return undefined;
   const { verdict, reason = "" } = answer;
   if (!VERDICTS.includes(verdict) || typeof reason !== "string") return undefined;
-  // Of a name that stands there twice only one would be seen.
-  if ((text.match(/"verdict"\s*:/g) ?? []).length !== 1) return undefined;
-  return { verdict: verdict as JudgeAnswer["verdict"], why: reason.slice(0, MAX_WHY_CHARS) };
+  // Of a name that stands there twice, however it is written, only one would be seen.
+  if (namesIn(text) !== Object.keys(answer).length) return undefined;
+  const why = reason.slice(0, MAX_WHY_CHARS).replace(/\p{Surrogate}/gu, "\uFFFD");
+  return { verdict: verdict as JudgeAnswer["verdict"], why };
+}
+
+/** In JSON text. */
+function namesIn(text: string): number {
+  const texts = text.match(/"(?:[^"\\]|\\.)*"\s*:?/g) ?? [];
+  return texts.filter((one) => one.endsWith(":")).length;
 }
 
 function parsed(text: string): unknown {
