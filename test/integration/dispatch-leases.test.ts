@@ -61,6 +61,25 @@ describe("leases", () => {
     await expect(stale).rejects.toMatchObject({ reason: "LEASE_FENCED" });
   });
 
+  test("after its idle event a session can be archived while its harness still holds the lease, but not once it has new work", async () => {
+    const sessions = a.client(SessionService, a.adminKey);
+    const harness = rig.harness(a);
+    const rested = async () => {
+      const sessionId = await rig.createSession();
+      const { lease } = await harness.assigned(sessionId);
+      const events = ["session.status_running", "session.status_idle"].map((type) => ({ type }));
+      await a.client(SessionService, rig.harnessKey).emitEvents({ sessionId, events, lease });
+      return sessionId;
+    };
+    const [done, again] = [await rested(), await rested()];
+    await sessions.emitEvents({ sessionId: again, events: [message] });
+    await expect(sessions.archiveSession({ sessionId: again })).rejects.toMatchObject({
+      reason: "SESSION_RUNNING",
+    });
+    const { session } = await sessions.archiveSession({ sessionId: done });
+    expect(session?.status).toBe(SessionStatus.TERMINATED);
+  });
+
   test("the same instance that attaches again in time goes on under the same epoch, on another replica, and misses nothing (E2)", async () => {
     const sessionId = await rig.createSession();
     const first = rig.harness(a);

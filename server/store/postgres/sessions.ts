@@ -23,6 +23,7 @@ import { openOutcome } from "./outcomes.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
+import { isRunning } from "./running-session.ts";
 import { endOwnVault, putOwnCredentials } from "./session-vaults.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -416,16 +417,6 @@ async function erase(pool: Pool, sessionId: string): Promise<boolean> {
   });
   if (erased) await eraseLog(pool, sessionId);
   return erased;
-}
-
-/** A brain works on it, or is about to. */
-async function isRunning(transaction: Transaction, session: SessionRecord): Promise<boolean> {
-  if (session.status === "running" || session.status === "rescheduling") return true;
-  const { rows } = await transaction.query<{ leased: boolean }>(
-    `select lease_id is not null and lease_expires_at > clock_timestamp() as leased from sessions where session_id = $1`,
-    [session.sessionId],
-  );
-  return rows[0]?.leased ?? false;
 }
 
 export async function openCalls(db: Queryable, sessionId: string): Promise<OpenCall[]> {
