@@ -5,6 +5,7 @@ import { createValidator } from "@bufbuild/protovalidate";
 import { TendonError } from "../errors.ts";
 import type { RpcContext } from "./context.ts";
 import type { RpcInterceptor } from "./pipeline.ts";
+import { type Unfit, unfitTime } from "./unfit.ts";
 
 /** Refuses with INVALID_FIELD what breaks a rule; `field` in the metadata is the path of the first such field. */
 export function validationInterceptor(): RpcInterceptor {
@@ -12,6 +13,7 @@ export function validationInterceptor(): RpcInterceptor {
   const validator = createValidator();
   return {
     onRequest(context: RpcContext, request: Message): void {
+      refuse(unfitTime(context.method.input, request));
       const result = validator.validate(context.method.input, request);
       if (result.kind === "valid") return;
       if (result.kind === "error") throw result.error;
@@ -29,4 +31,11 @@ export function validationInterceptor(): RpcInterceptor {
       });
     },
   };
+}
+
+/** Throws INVALID_FIELD when there is something to refuse. */
+export function refuse(unfit: Unfit | undefined): void {
+  if (unfit === undefined) return;
+  const { path, problem } = unfit;
+  throw new TendonError("INVALID_FIELD", `${path}: ${problem}`, { field: path });
 }

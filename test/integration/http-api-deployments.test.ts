@@ -320,6 +320,9 @@ describe("bad requests", () => {
     ["a shortcut", { schedule: { ...weekdays, expression: "@daily" } }, "schedule.expression"],
     ["six fields", { schedule: { ...weekdays, expression: "0 0 9 * * *" } }, "schedule.expression"],
     ["overrides", { agent: { type: "agent_with_overrides", id: "agent_x" } }, "agent.type"],
+    ["a name with half a character", { name: "x\ud800" }, "name"],
+    ["a pair with half a character", { metadata: { a: "\udc00" } }, 'metadata["a"]'],
+    ["a version beyond all", { agent: { type: "agent", id: "agent_x", version: 1e12 } }, "agent_version"],
     ["51 vaults", { vault_ids: Array(51).fill("vlt_x") }, "vault_ids"],
     ["a field that there is not", { scedule: weekdays }, "scedule"],
   ];
@@ -342,6 +345,16 @@ describe("bad requests", () => {
     expect(await failureOf(both)).toMatchObject({ status: 400 });
     const nobody = server.client(DeploymentService, await server.localKey("harness"));
     expect((await failure(nobody.listDeployments({}))).reason).toBe("ROLE_NOT_ALLOWED");
+    const never = { seconds: 10n ** 18n, nanos: 0 };
+    const ours = server.client(DeploymentService);
+    for (const call of [
+      () => ours.listDeployments({ createdBefore: never }),
+      () => ours.listDeploymentRuns({ createdBefore: never }),
+    ])
+      expect(await failure(call())).toMatchObject({
+        reason: "INVALID_FIELD",
+        metadata: { field: "created_before" },
+      });
   });
 });
 

@@ -17,6 +17,8 @@ import { TendonError } from "../../../kit/errors.ts";
 import { CallContext, type RequestHeaders } from "../../../kit/rpc/context.ts";
 import type { Pipeline } from "../../../kit/rpc/pipeline.ts";
 import { type BoundService, methodPath, type UntypedMethod } from "../../../kit/rpc/service.ts";
+import { unfitForWire } from "../../../kit/rpc/unfit.ts";
+import { refuse } from "../../../kit/rpc/validation.ts";
 import { type Admission, admissionKey } from "../../rpc/rate-limit.ts";
 
 export interface CallerFacts {
@@ -72,7 +74,7 @@ export class ServiceCaller {
   ): Promise<MessageShape<O>> {
     const { context, over } = this.context(method);
     try {
-      const input = create(method.input as DescMessage, request as never) as Message;
+      const input = messageOf(method.input, request);
       return (await this.pipeline.single(method, this.find(method), input, context)) as MessageShape<O>;
     } finally {
       context.end();
@@ -101,7 +103,7 @@ export class ServiceCaller {
   ): AsyncGenerator<MessageShape<O>, void, undefined> {
     const { context, over } = this.context(method);
     try {
-      const input = create(method.input as DescMessage, request as never) as Message;
+      const input = messageOf(method.input, request);
       for await (const message of this.pipeline.many(method, this.find(method), input, context)) {
         yield message as MessageShape<O>;
       }
@@ -132,5 +134,12 @@ async function* messagesOf(
   schema: DescMessage,
   requests: AsyncIterable<unknown>,
 ): AsyncGenerator<Message, void, undefined> {
-  for await (const request of requests) yield create(schema, request as never) as Message;
+  for await (const request of requests) yield messageOf(schema, request);
+}
+
+/** No wire has refused what its fields cannot have. INVALID_FIELD. */
+function messageOf(schema: DescMessage, request: unknown): Message {
+  const message = create(schema, request as never) as Message;
+  refuse(unfitForWire(schema, message));
+  return message;
 }
