@@ -34,8 +34,9 @@ const SHAPES: Readonly<Record<string, (payload: Fields, path: string) => void>> 
       throw invalidField(`${path}.deny_message`, 'goes only with the result "deny"');
     }
   },
-  "user.custom_tool_result": (payload, path) => toolResult(payload, path, "custom_tool_use_id"),
-  "user.tool_result": (payload, path) => toolResult(payload, path, "tool_use_id"),
+  "user.custom_tool_result": (payload, path) =>
+    toolResult(payload, path, "custom_tool_use_id", CLIENT_RESULT_BLOCKS),
+  "user.tool_result": (payload, path) => toolResult(payload, path, "tool_use_id", WORKER_RESULT_BLOCKS),
   "user.define_outcome": (payload, path) => {
     boundedText(MAX_DESCRIPTION_CHARS)(payload.description, `${path}.description`);
     tagged({ text: rubricText, file: fileSource })(payload.rubric, `${path}.rubric`);
@@ -43,9 +44,9 @@ const SHAPES: Readonly<Record<string, (payload: Fields, path: string) => void>> 
   },
 };
 
-function toolResult(payload: Fields, path: string, idField: string): void {
+function toolResult(payload: Fields, path: string, idField: string, cases: Cases): void {
   callId(payload[idField], `${path}.${idField}`);
-  optional(blocks(RESULT_BLOCKS))(payload.content, `${path}.content`);
+  optional(blocks(cases))(payload.content, `${path}.content`);
   optional(boolean)(payload.is_error, `${path}.is_error`);
 }
 
@@ -144,13 +145,20 @@ const base64Source = (source: Fields, path: string) => {
     throw invalidField(`${path}.data`, "is not base64");
 };
 
-const imageBlock = (block: Fields, path: string) =>
-  tagged({ base64: base64Source, url: urlSource, file: fileSource })(block.source, `${path}.source`);
-const documentBlock = (block: Fields, path: string) => {
-  tagged({ base64: base64Source, text: plainSource, url: urlSource, file: fileSource })(
-    block.source,
-    `${path}.source`,
+/** Brains do not open stored files: a model would be shown a line that names the source, and nothing else. */
+const unseenFile = (_: Fields, path: string) => {
+  throw invalidField(
+    `${path}.type`,
+    'must not be "file": give the session the file among its resources, or send it as base64 or text',
   );
+};
+
+type SourceCheck = (source: Fields, path: string) => void;
+
+const imageBlock = (file: SourceCheck) => (block: Fields, path: string) =>
+  tagged({ base64: base64Source, url: urlSource, file })(block.source, `${path}.source`);
+const documentBlock = (file: SourceCheck) => (block: Fields, path: string) => {
+  tagged({ base64: base64Source, text: plainSource, url: urlSource, file })(block.source, `${path}.source`);
   optional(anyText)(block.title, `${path}.title`);
   optional(anyText)(block.context, `${path}.context`);
 };
@@ -162,15 +170,21 @@ const searchResultBlock = (block: Fields, path: string) => {
 
 const MESSAGE_BLOCKS: Cases = {
   text: textBlock,
-  image: imageBlock,
-  document: documentBlock,
+  image: imageBlock(unseenFile),
+  document: documentBlock(unseenFile),
   redacted: () => {},
 };
-const RESULT_BLOCKS: Cases = {
+const CLIENT_RESULT_BLOCKS: Cases = {
   text: textBlock,
-  image: imageBlock,
-  document: documentBlock,
+  image: imageBlock(unseenFile),
+  document: documentBlock(unseenFile),
   search_result: searchResultBlock,
+};
+/** A worker's call has run: its result is kept as far as it can be. */
+const WORKER_RESULT_BLOCKS: Cases = {
+  ...CLIENT_RESULT_BLOCKS,
+  image: imageBlock(fileSource),
+  document: documentBlock(fileSource),
 };
 
 function problem(value: unknown, wanted: string): string {
