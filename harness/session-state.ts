@@ -3,16 +3,14 @@
  * wrote them, so any holder of the lease can go on from any prefix.
  */
 import { timestampMs } from "@bufbuild/protobuf/wkt";
-import { memberText } from "../kit/json-slices.ts";
 import { parseTraceParent, type TraceContext } from "../kit/trace.ts";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
+import { callOf } from "./call-of-event.ts";
 import {
   answeredId,
   countOf,
   isObject,
   type Json,
-  objectsOf,
-  objectText,
   parseObject,
   payloadOf,
   stringOf,
@@ -313,40 +311,12 @@ function confirm(state: SessionState, event: Event): void {
   state.openCalls.set(call.eventId, { ...call, confirmation });
 }
 
-/** By `runs_in`. */
-const RUN_ELSEWHERE: Readonly<Record<string, OpenCall["kind"]>> = { brain: "brain", proxy: "web" };
-
 function countSearches(state: SessionState, event: Event): void {
   const { server_tool_use: used, list_cost: cost } = payloadOf(event);
   const count = isObject(used) ? countOf(used.web_search_requests) : 0;
   if (count === 0) return;
   state.webSearchRequests += count;
   state.listCostNanoUsd += isObject(cost) ? countOf(cost.nano_usd) : 0;
-}
-
-function callOf(event: Event, kind: OpenCall["kind"]): OpenCall {
-  const payload = payloadOf(event);
-  const { name, hand, input, evaluated_permission: permission } = payload;
-  const isReached = payload.via !== undefined;
-  return {
-    eventId: event.id,
-    kind: kind === "hand" ? (RUN_ELSEWHERE[stringOf(payload.runs_in)] ?? kind) : kind,
-    slot: stringOf(hand),
-    server: stringOf(payload.mcp_server_name),
-    name: stringOf(name),
-    input: writtenInput(event, isReached) ?? JSON.stringify(isObject(input) ? input : {}),
-    isReached,
-    permission: permission === "ask" || permission === "deny" ? permission : "allow",
-    answerTimeoutMs: countOf(payload.answer_timeout_ms),
-    confirmation: undefined,
-  };
-}
-
-/** The input byte for byte as the model wrote it; that of a reached call is part of what it wrote. */
-function writtenInput(event: Event, isReached: boolean): string | undefined {
-  if (isReached) return memberText(event.payload, "input");
-  const block = objectsOf(parseObject(event.internal).blocks).find(({ type }) => type === "tool_use");
-  return block === undefined ? undefined : objectText(stringOf(block.input_text));
 }
 
 function consume(state: SessionState, event: Event): void {

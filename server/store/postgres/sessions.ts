@@ -1,4 +1,4 @@
-import { type ChainOrigin, NEW_CHAIN, originHash } from "../../../kit/chain/event-hash.ts";
+import { NEW_CHAIN, originHash } from "../../../kit/chain/event-hash.ts";
 import { invalidField, notFound, TendonError } from "../../../kit/errors.ts";
 import { newId } from "../../../kit/ids.ts";
 import type { StatusName } from "../event-facts.ts";
@@ -17,6 +17,7 @@ import type {
 } from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
 import { releaseBlobs } from "./blobs.ts";
+import { originOf } from "./chain-origin.ts";
 import { eraseLog, giveUpLog } from "./erase-log.ts";
 import { copyFiles, releaseFilesOf } from "./files.ts";
 import { openOutcome } from "./outcomes.ts";
@@ -121,23 +122,6 @@ export function toRecord(row: SessionRow): SessionRecord {
     deploymentId: row.deployment_id ?? undefined,
     chain: row.chain_hash === null ? undefined : { hash: row.chain_hash, origin: originOf(row.chain_origin) },
   };
-}
-
-/** Where somebody else wrote what is no origin: no chain begins with it, so that whoever verifies the log finds it. */
-const NO_ORIGIN: ChainOrigin = { kind: "import", sessionId: "", position: 0, hash: "" };
-
-function originOf(text: string): ChainOrigin {
-  if (text === "") return NEW_CHAIN;
-  try {
-    const { kind, sessionId, position, hash } = JSON.parse(text) as ChainOrigin;
-    const isWhole =
-      typeof sessionId === "string" && typeof hash === "string" && Number.isSafeInteger(position);
-    if (isWhole && position >= 0 && (kind === "fork" || kind === "import"))
-      return { kind, sessionId, position, hash };
-  } catch {
-    // Said by the origin.
-  }
-  return NO_ORIGIN;
 }
 
 export async function findSession(db: Queryable, sessionId: string): Promise<SessionRecord | undefined> {
