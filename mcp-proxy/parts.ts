@@ -35,8 +35,8 @@ import { OutboundRules } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
 import { SessionTokenKeys } from "./session-token.ts";
 import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
-import { Webhooks } from "./webhooks/webhooks.ts";
 import { createWeb } from "./web/web.ts";
+import { Webhooks } from "./webhooks/webhooks.ts";
 
 export interface PartsDeps {
   readonly config: Pick<
@@ -102,7 +102,8 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const ways = { resolver, proxy, clock, ca };
   const outbound = new Outbound({ rules: new OutboundRules(limits), ...ways });
   // Any client of a workspace may name such a URL, so where it may lead is a decision of its own.
-  const privateAllowedBy = config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
+  const privateAllowedBy =
+    config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
   const hooksOutbound = new Outbound({ rules: new OutboundRules({ ...limits, privateAllowedBy }), ...ways });
   // And so may any model.
   const webOutbound = new Outbound({ rules: new OutboundRules({ ...limits, publicOnly: true }), ...ways });

@@ -29,8 +29,8 @@ import { createSessionArea } from "./session/area.ts";
 import { createSkillArea, type SkillArea } from "./skill/area.ts";
 import { createTunnelArea } from "./tunnel/area.ts";
 import { createVaultArea, type VaultArea } from "./vault/area.ts";
-import { createWebhookArea } from "./webhook/area.ts";
 import { createWebCalls } from "./web/calls.ts";
+import { createWebhookArea } from "./webhook/area.ts";
 import { createWorkArea, type WorkArea } from "./work/area.ts";
 
 export interface AreaDeps extends AppDeps {
