@@ -1,6 +1,6 @@
 /** Makes runs: what their session would be is found out first, then run and session are written together. */
 import { contentHash } from "../../kit/canonical-json.ts";
-import { isTendonError, messageOf, TendonError } from "../../kit/errors.ts";
+import { isTendonError, messageOf, notFound, TendonError } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
@@ -19,17 +19,21 @@ import type {
   RunRecord,
   RunStart,
 } from "../store/deployment-runs.ts";
-import type { DeploymentRecord } from "../store/deployments.ts";
+import type { DeploymentRecord, DeploymentStore } from "../store/deployments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import { sessionRequest } from "./rules.ts";
 import { isPassing, runFailure, UNKNOWN_FAILURE } from "./run-failures.ts";
 
 export interface RunDeps {
+  readonly deployments: Pick<DeploymentStore, "find">;
   readonly agents: Pick<AgentStore, "find">;
   readonly deploymentRuns: Pick<DeploymentRunStore, "record">;
   readonly creation: SessionCreation;
   readonly log: Logger;
 }
+
+/** Of a run that changes of the deployment come before. */
+const MAX_TRIES = 5;
 
 export class Runs {
   private readonly deps: RunDeps;
@@ -55,18 +59,20 @@ export class Runs {
   async manual(deployment: DeploymentRecord, request: RunDeploymentRequest): Promise<RunRecord> {
     const { requestId } = request;
     const content = contentHash(RunDeploymentRequestSchema, { ...request, requestId: "" });
-    const recorded = await this.record(deployment, {
-      kind: "manual",
-      request: { requestId, contentHash: content },
-    });
-    if (recorded === undefined)
-      throw new TendonError("INTERNAL", "a run that was asked for was not recorded");
-    return recorded.run;
+    const start = { kind: "manual", request: { requestId, contentHash: content } } as const;
+    let current: DeploymentRecord | undefined = deployment;
+    for (let tries = 0; tries < MAX_TRIES; tries++) {
+      const recorded = await this.record(current, start);
+      if (recorded !== undefined) return recorded.run;
+      current = await this.deps.deployments.find(deployment.id);
+      if (current === undefined) throw notFound("deployment", deployment.id);
+    }
+    throw new TendonError("UNAVAILABLE", "the deployment is being changed by others; try again");
   }
 
   /**
-   * Undefined when it is not due any more. Failures that pass are thrown, and so are bugs, unless `isLast`: then a run is
-   * recorded that says no more than that.
+   * Undefined when it is not due any more, or the deployment is another meanwhile: then it still is. Failures that pass are
+   * thrown, and so are bugs, unless `isLast`: then a run is recorded that says no more than that.
    */
   async scheduled(
     deployment: DeploymentRecord,
@@ -93,11 +99,11 @@ export class Runs {
   }
 
   private async write(
-    { id: deploymentId }: DeploymentRecord,
+    { id: deploymentId, revision }: DeploymentRecord,
     start: RunStart,
     outcome: NewRun["outcome"],
   ): Promise<RecordedRun | undefined> {
-    const run = { runId: newId("deploymentRun"), deploymentId, start, outcome };
+    const run = { runId: newId("deploymentRun"), deploymentId, revision, start, outcome };
     const recorded = await this.deps.deploymentRuns.record(run);
     failpoint("server.run_recorded");
     if (recorded?.made !== undefined) this.deps.creation.announce(recorded.made);

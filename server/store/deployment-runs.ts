@@ -42,6 +42,8 @@ export type RunStart =
 export interface NewRun {
   readonly runId: string;
   readonly deploymentId: string;
+  /** Of the deployment that the outcome comes from. */
+  readonly revision: number;
   readonly start: RunStart;
   readonly outcome: { readonly session: NewSession } | { readonly failure: RunFailure };
 }
@@ -55,8 +57,8 @@ export interface RecordedRun {
 export interface DeploymentRunStore {
   /**
    * Run and session, or run and reason; and for a scheduled one what comes next, with a pause where the reason asks for it.
-   * All of it or nothing. Undefined for a scheduled run that is not due any more: somebody else has recorded it, or the
-   * deployment was changed, paused or archived meanwhile. A run whose workspace is archived fails, whatever was prepared.
+   * All of it or nothing. Undefined when the deployment's spec was changed since the outcome was prepared, and for a scheduled
+   * run that is not due any more: somebody else has recorded it, or the deployment was paused or archived meanwhile. A run whose workspace is archived fails, whatever was prepared.
    * NOT_FOUND, DEPLOYMENT_ARCHIVED and REQUEST_ID_REUSED for a manual one; what the session's creation fails with.
    */
   record(run: NewRun): Promise<RecordedRun | undefined>;

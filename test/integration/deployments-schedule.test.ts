@@ -6,6 +6,7 @@ import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
 import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { DeploymentSpecSchema } from "../../proto/gen/tendon/v1/deployment_pb.js";
+import { RunDeploymentRequestSchema } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import { EnvironmentSpecSchema } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { planAfter } from "../../server/deployment/planning.ts";
 import { Runs } from "../../server/deployment/runs.ts";
@@ -47,12 +48,13 @@ beforeAll(async () => {
   schedulers = replicas.map((replica) => {
     const deploymentRuns = createDeploymentRunStore(replica.pool);
     const deps = {
+      deployments: createDeploymentStore(replica.pool),
       agents: createAgentStore(replica.pool),
       deploymentRuns,
       creation: replica.area.creation,
       log,
     };
-    const made = { deployments: createDeploymentStore(replica.pool), deploymentRuns, runs: new Runs(deps) };
+    const made = { deployments: deps.deployments, deploymentRuns, runs: new Runs(deps) };
     return new Scheduler({ ...made, clock, log });
   });
 });
@@ -177,6 +179,59 @@ test("a replica that ends between the run and its session leaves neither, and an
   await schedulers[0]!.round();
   await round();
   expect([(await runsOf(made.id)).length, (await sessionsOf(made.id)).length]).toEqual([2, 2]);
+});
+
+test("a deployment that is changed while a run is prepared is run, or fails, as it is now", async () => {
+  const [replica] = replicas;
+  const deps = { deployments, agents: createAgentStore(pool), deploymentRuns: runs, log };
+  const { creation } = replica!.area;
+  let meanwhile: (() => Promise<unknown>) | undefined;
+  const prepare: typeof creation.prepare = async (...args) => {
+    const change = meanwhile;
+    meanwhile = undefined;
+    await change?.();
+    return creation.prepare(...args);
+  };
+  const slow = new Runs({ ...deps, creation: { prepare, announce: (made) => creation.announce(made) } });
+  const scheduler = new Scheduler({ deployments, deploymentRuns: runs, runs: slow, clock, log });
+  const renamed = (deploymentId: string, name: string) => async () => {
+    const { spec, revision } = (await deployments.find(deploymentId))!;
+    await deployments.update({ deploymentId, revision, spec: { ...spec, name }, planned: "kept" });
+  };
+  const titles = async (deploymentId: string) =>
+    (
+      await pool.query("select title from sessions where deployment_id = $1 order by created_at", [
+        deploymentId,
+      ])
+    ).rows;
+
+  const made = await newDeployment();
+  meanwhile = renamed(made.id, "by hand");
+  const run = await slow.manual(made, create(RunDeploymentRequestSchema, { deploymentId: made.id }));
+  expect(await titles(made.id)).toEqual([{ title: "by hand" }]);
+  expect((await runsOf(made.id)).map(({ id }) => id)).toEqual([run.id]);
+
+  await nextHour();
+  meanwhile = renamed(made.id, "by schedule");
+  await scheduler.round();
+  expect(await runsOf(made.id)).toHaveLength(1);
+  await scheduler.round();
+  expect(await titles(made.id)).toEqual([{ title: "by hand" }, { title: "by schedule" }]);
+
+  const broken = await newDeployment({ environmentId: newId("environment") });
+  await nextHour();
+  meanwhile = async () => {
+    const { spec, revision } = (await deployments.find(broken.id))!;
+    const mended = { ...spec, environmentId: world.environmentId };
+    await deployments.update({ deploymentId: broken.id, revision, spec: mended, planned: "kept" });
+  };
+  await pool.query("update deployments set archived_at = clock_timestamp() where deployment_id = $1", [
+    made.id,
+  ]);
+  await scheduler.round();
+  expect((await deployments.find(broken.id))?.pausedBy).toBeUndefined();
+  await scheduler.round();
+  expect((await runsOf(broken.id)).map(({ error }) => error)).toEqual([undefined]);
 });
 
 test("after a while without anybody the newest time is run, and none of those before", async () => {

@@ -74,7 +74,7 @@ async function recordScheduled(
   start: Start<"schedule">,
 ): Promise<RecordedRun | undefined> {
   const deployment = await lockDeployment(transaction, run.deploymentId);
-  if (deployment === undefined || !isDue(deployment, start)) return undefined;
+  if (deployment?.revision !== run.revision || !isDue(deployment, start)) return undefined;
   const outcome = await outcomeOf(transaction, deployment, run.outcome);
   const recorded = await insertRun(transaction, { ...run, outcome }, deployment);
   await transaction.query(
@@ -100,8 +100,9 @@ async function recordManual(
   transaction: Transaction,
   run: NewRun,
   { request }: Start<"manual">,
-): Promise<RecordedRun> {
+): Promise<RecordedRun | undefined> {
   const deployment = await lockLive(transaction, run.deploymentId);
+  if (deployment.revision !== run.revision) return undefined;
   const claim = {
     ...request,
     workspaceId: deployment.workspaceId,
