@@ -27,11 +27,11 @@ import { createLfsActions } from "./git/lfs-actions.ts";
 import type { SessionHandler } from "./inbound.ts";
 import { createMcp } from "./mcp/mcp.ts";
 import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
-import { Outbound } from "./outbound/outbound.ts";
+import { Outbound, type OutboundOptions } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
 import { PrivateNetworks } from "./outbound/private-networks.ts";
 import { OutboundRefusal } from "./outbound/refusal.ts";
-import { OutboundRules } from "./outbound/rules.ts";
+import { OutboundRules, type OutboundRulesOptions } from "./outbound/rules.ts";
 import type { SealingKeys } from "./sealing-key.ts";
 import { SessionTokenKeys } from "./session-token.ts";
 import { Tunnels, type TunnelsDeps } from "./tunnels/tunnels.ts";
@@ -92,21 +92,9 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const resolver = new NameResolver({ clock, ...(deps.hostsFile && { hostsFile: deps.hostsFile }) });
   const listeners = new OwnListeners(resolver, [config.TENDON_URL], clock);
   if (port !== undefined) listeners.listensAt(port);
-  const limits = {
-    deny: config.TENDON_PROXY_DENY ?? [],
-    ownAddresses,
-    ownListeners: () => listeners.all(),
-  };
-  const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
   const ca = trusted(config.TENDON_PROXY_UPSTREAM_CA_FILE);
-  const ways = { resolver, proxy, clock, ca };
-  const outbound = new Outbound({ rules: new OutboundRules(limits), ...ways });
-  // Any client of a workspace may name such a URL, so where it may lead is a decision of its own.
-  const privateAllowedBy =
-    config.TENDON_PROXY_WEBHOOKS_TO === "public" ? "TENDON_PROXY_WEBHOOKS_TO" : undefined;
-  const hooksOutbound = new Outbound({ rules: new OutboundRules({ ...limits, privateAllowedBy }), ...ways });
-  // And so may any model.
-  const webOutbound = new Outbound({ rules: new OutboundRules({ ...limits, publicOnly: true }), ...ways });
+  const ways = waysOut(config, { resolver, clock, ca, ownListeners: () => listeners.all() });
+  const { outbound } = ways;
   const proxyClient = connection.client(ProxyService);
   const privateNetworks = new PrivateNetworks({ client: proxyClient, clock, ca });
   const fetch = fetchEverywhere(createFetch(outbound), privateNetworks);
@@ -126,11 +114,11 @@ export function createParts(deps: PartsDeps): ProxyParts {
   const mcp = createMcp({ client, credentials, fetch, keys: tokenKeys, clock, log, tracing });
   const web = createWeb({
     ...{ client, fetch, keys: tokenKeys, clock, log, tracing },
-    fetchPublic: config.TENDON_WEB_FETCH ? createFetch(webOutbound) : undefined,
+    fetchPublic: config.TENDON_WEB_FETCH ? createFetch(ways.web) : undefined,
     provider: searchProvider(config),
   });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
-  const webhooks = new Webhooks({ opener, fetch: createFetch(hooksOutbound), clock, log });
+  const webhooks = new Webhooks({ opener, fetch: createFetch(ways.hooks), clock, log });
   return {
     fetch,
     tunnels,
@@ -153,9 +141,7 @@ export function createParts(deps: PartsDeps): ProxyParts {
       await journal.stop();
       opener.stop();
       listeners.stop();
-      outbound.close();
-      hooksOutbound.close();
-      webOutbound.close();
+      for (const way of Object.values(ways)) way.close();
       privateNetworks.close();
     },
     welcomed({ ownUrls, sealingKeyId, sessionTokenKeys }) {
@@ -172,6 +158,24 @@ export function createParts(deps: PartsDeps): ProxyParts {
       web.forgetSession(sessionId);
       privateNetworks.forgetSession(sessionId);
     },
+  };
+}
+
+interface Network extends Pick<OutboundOptions, "resolver" | "clock" | "ca"> {
+  readonly ownListeners: OutboundRulesOptions["ownListeners"];
+}
+
+/** By who names where they lead: the installation and its agents, clients of a workspace, models. */
+function waysOut(config: PartsDeps["config"], { ownListeners, ...network }: Network) {
+  const proxy = { httpsProxy: config.HTTPS_PROXY, noProxy: config.NO_PROXY };
+  const limits = { deny: config.TENDON_PROXY_DENY ?? [], ownAddresses, ownListeners };
+  const way = (more: Pick<OutboundRulesOptions, "privateAllowedBy" | "publicOnly">) =>
+    new Outbound({ rules: new OutboundRules({ ...limits, ...more }), proxy, ...network });
+  const isPublic = config.TENDON_PROXY_WEBHOOKS_TO === "public";
+  return {
+    outbound: way({}),
+    hooks: way({ privateAllowedBy: isPublic ? "TENDON_PROXY_WEBHOOKS_TO" : undefined }),
+    web: way({ publicOnly: true }),
   };
 }
 
