@@ -2,6 +2,7 @@
 import { stat } from "node:fs/promises";
 import { basename } from "node:path";
 import type { Command } from "commander";
+import { mediaTypeOf } from "../../kit/media-type.ts";
 import { StartupError } from "../../kit/program.ts";
 import { type File, FileSchema } from "../../proto/gen/tendon/v1/file_pb.js";
 import {
@@ -51,14 +52,15 @@ function addUpload(file: Command): void {
     .command("upload <path>")
     .description("store a file of this machine, at most 500 MiB")
     .option("--name <name>", "its name there; default is that here")
-    .option("--mime-type <type>", "default is application/octet-stream")
+    .option("--mime-type <type>", "what it is, such as text/csv; default follows from the end of its name")
     .option("--expires <duration>", "deleted by itself after so long: 1h to 90d", parseDuration(MAX_AGE_MS))
     .option("--request-id <id>", "makes repeating this command safe");
   onAction<Upload>(upload, async ({ options, args, api, output }) => {
     const path = String(args[0]);
     const found = await stat(path).catch(() => undefined);
     if (found?.isFile() !== true) throw new StartupError(`there is no file ${path}`, EXIT_USAGE);
-    const { name = basename(path), mimeType = "", expires = 0, requestId = "" } = options;
+    const { name = basename(path), expires = 0, requestId = "" } = options;
+    const { mimeType = mediaTypeOf(name) } = options;
     const expiresInSeconds = BigInt(Math.ceil(expires / 1_000));
     async function* messages() {
       yield { kind: { case: "start" as const, value: { filename: name, mimeType, requestId } } };

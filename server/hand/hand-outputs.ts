@@ -1,7 +1,8 @@
 /** What hands leave as output becomes files of their sessions: bounded, each change once, and told in the log. */
-import { extname } from "node:path/posix";
+
 import { invalidField, isTendonError, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
+import { mediaTypeOf } from "../../kit/media-type.ts";
 import type {
   HandFile,
   OfferOutputsRequest,
@@ -80,7 +81,7 @@ async function storeFile(
     workspaceId: hand.workspaceId,
     sessionId,
     path: file.path,
-    mimeType: TYPES[extname(file.path).toLowerCase()] ?? "application/octet-stream",
+    mimeType: mediaTypeOf(file.path),
     sha256: file.sha256,
     bytes: bytesOf(messages),
     maxBytes: Number(file.sizeBytes),
@@ -123,26 +124,3 @@ function problemOf(
     return `the session's outputs would have more than ${MAX_SESSION_BYTES} bytes`;
   return undefined;
 }
-
-/** By the ends of names; what is not here is bytes. */
-const TYPES: Readonly<Record<string, string>> = {
-  ".csv": "text/csv",
-  ".gif": "image/gif",
-  ".gz": "application/gzip",
-  ".html": "text/html",
-  ".jpeg": "image/jpeg",
-  ".jpg": "image/jpeg",
-  ".json": "application/json",
-  ".md": "text/markdown",
-  ".pdf": "application/pdf",
-  ".png": "image/png",
-  ".svg": "image/svg+xml",
-  ".tar": "application/x-tar",
-  ".txt": "text/plain",
-  ".webp": "image/webp",
-  ".xml": "application/xml",
-  ".zip": "application/zip",
-  ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-  ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-  ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
-};

@@ -137,6 +137,8 @@ describe("definitions", () => {
     await json("file", "delete", stored.id);
     expect(await installation.tendon(["file", "get", stored.id])).toMatchObject({ code: 1 });
     expect(await installation.tendon(["file", "upload", `${dir}/nothing`])).toMatchObject({ code: 2 });
+    const named = await json("file", "upload", `${dir}/data.bin`, "--name", "sales.csv");
+    expect(named).toMatchObject({ filename: "sales.csv", mime_type: "text/csv" });
   });
 
   test("a skill is made of a folder, gets versions, and comes back as an archive", async () => {
