@@ -5,7 +5,7 @@ import {
   ListDeploymentsRequestSchema,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import { ReplayWebhookDeliveriesRequestSchema } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
-import { unfitForWire, unfitTime } from "./unfit.ts";
+import { tooMany, unfitForWire, unfitTime } from "./unfit.ts";
 
 const deployment = (spec: object) => create(CreateDeploymentRequestSchema, { spec });
 const pathIn = (spec: object) => unfitForWire(CreateDeploymentRequestSchema, deployment(spec))?.path;
@@ -41,4 +41,27 @@ test("a time outside of the years 1 to 9999, or with more nanoseconds than a sec
   const which = { case: "since" as const, value: { seconds: 10n ** 18n, nanos: 0 } };
   const replay = create(ReplayWebhookDeliveriesRequestSchema, { which: which as never });
   expect(unfitTime(ReplayWebhookDeliveriesRequestSchema, replay)?.path).toBe("since");
+});
+
+test("more entries than a list or map may have are found without a look at each", () => {
+  const find = (spec: object) => tooMany(CreateDeploymentRequestSchema, deployment(spec));
+  const pairs = (count: number) =>
+    Object.fromEntries(Array.from({ length: count }, (_, at) => [`k${at}`, "v"]));
+  const problem = "must have at most 16 entries";
+  expect(find({ metadata: pairs(17) })).toEqual({ path: "spec.metadata", problem });
+  expect(find({ vaultIds: Array(51).fill("v") })?.path).toBe("spec.vault_ids");
+  expect(
+    find({ metadata: pairs(16), vaultIds: Array(50).fill("v"), initialEvents: [{ type: "x" }] }),
+  ).toBeUndefined();
+  const looked: string[] = [];
+  const watched = new Proxy(pairs(1_000), {
+    get: (target, key) => {
+      looked.push(String(key));
+      return Reflect.get(target, key);
+    },
+  });
+  const request = deployment({});
+  request.spec!.metadata = watched;
+  expect(tooMany(CreateDeploymentRequestSchema, request)?.path).toBe("spec.metadata");
+  expect(looked).toEqual([]);
 });

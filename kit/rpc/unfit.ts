@@ -1,5 +1,6 @@
-/** What a message may hold in memory and not on the wire, or what the wire takes and no time is (pure). */
-import { type DescField, type DescMessage, type Message, ScalarType } from "@bufbuild/protobuf";
+/** What messages hold and should not, looked for before the rules of their fields are (pure). */
+import { type DescField, type DescMessage, getOption, type Message, ScalarType } from "@bufbuild/protobuf";
+import { field as fieldRules } from "../../proto/gen/buf/validate/validate_pb.js";
 
 export interface Unfit {
   readonly path: string;
@@ -27,12 +28,20 @@ type Values = Readonly<Record<string, unknown>>;
 
 /** Of a message that came over no wire: the first text that is none, or number that its field cannot have. */
 export function unfitForWire(desc: DescMessage, message: Message): Unfit | undefined {
-  return firstIn(desc, message as unknown as Values, scalarProblem, "");
+  return firstIn(desc, message as unknown as Values, scalarProblem);
+}
+
+/**
+ * The first list or map with more entries than its field may have. Looked for before anything else: the rules of the fields
+ * are asked of every entry, and would hold everybody up for as long as it takes to read a million of them.
+ */
+export function tooMany(desc: DescMessage, message: Message): Unfit | undefined {
+  return tooManyIn(desc, message as unknown as Values);
 }
 
 /** The first time that there is not, wherever it came from. */
 export function unfitTime(desc: DescMessage, message: Message): Unfit | undefined {
-  return holdsTimes(desc) ? firstIn(desc, message as unknown as Values, () => undefined, "") : undefined;
+  return holdsTimes(desc) ? firstIn(desc, message as unknown as Values, () => undefined) : undefined;
 }
 
 type ScalarRule = (scalar: ScalarType, value: unknown) => string | undefined;
@@ -46,13 +55,13 @@ function scalarProblem(scalar: ScalarType, value: unknown): string | undefined {
   return fits ? undefined : `must be a whole number from ${range.from} to ${range.to}`;
 }
 
-function firstIn(desc: DescMessage, message: Values, rule: ScalarRule, path: string): Unfit | undefined {
-  if (desc.typeName === TIMESTAMP) return timeProblem(message, path);
+function firstIn(desc: DescMessage, message: Values, rule: ScalarRule): Unfit | undefined {
+  if (desc.typeName === TIMESTAMP) return timeProblem(message);
   for (const field of desc.fields) {
     const value = valueIn(field, message);
     if (value === undefined || value === null) continue;
-    const found = ofField(field, value, rule, path === "" ? field.name : `${path}.${field.name}`);
-    if (found !== undefined) return found;
+    const found = ofField(field, value, (one) => ofOne(field, one, rule), rule);
+    if (found !== undefined) return below(field.name, found);
   }
   return undefined;
 }
@@ -63,34 +72,41 @@ function valueIn({ localName, oneof }: DescField, message: Values): unknown {
   return chosen?.case === localName ? chosen.value : undefined;
 }
 
-function ofField(field: DescField, value: unknown, rule: ScalarRule, path: string): Unfit | undefined {
+type Look = (value: unknown) => Unfit | undefined;
+
+/** Paths are made for what is found alone: most of what is looked at fits. */
+function ofField(field: DescField, value: unknown, look: Look, keyRule?: ScalarRule): Unfit | undefined {
   if (field.fieldKind === "list") {
     for (const [at, item] of (value as unknown[]).entries()) {
-      const found = ofOne(field, item, rule, `${path}[${at}]`);
-      if (found !== undefined) return found;
+      const found = look(item);
+      if (found !== undefined) return below(`[${at}]`, found);
     }
     return undefined;
   }
-  if (field.fieldKind !== "map") return ofOne(field, value, rule, path);
+  if (field.fieldKind !== "map") return look(value);
   for (const [key, item] of Object.entries(value as Values)) {
-    const problem = field.mapKey === ScalarType.STRING ? rule(field.mapKey, key) : undefined;
-    if (problem !== undefined) return { path, problem };
-    const found = ofOne(field, item, rule, `${path}[${JSON.stringify(key)}]`);
-    if (found !== undefined) return found;
+    const problem = field.mapKey === ScalarType.STRING ? keyRule?.(field.mapKey, key) : undefined;
+    if (problem !== undefined) return { path: "", problem };
+    const found = look(item);
+    if (found !== undefined) return below(`[${JSON.stringify(key)}]`, found);
   }
   return undefined;
 }
 
-function ofOne(field: DescField, value: unknown, rule: ScalarRule, path: string): Unfit | undefined {
-  if (field.message !== undefined) return firstIn(field.message, value as Values, rule, path);
+function ofOne(field: DescField, value: unknown, rule: ScalarRule): Unfit | undefined {
+  if (field.message !== undefined) return firstIn(field.message, value as Values, rule);
   const problem = field.scalar === undefined ? undefined : rule(field.scalar, value);
-  return problem === undefined ? undefined : { path, problem };
+  return problem === undefined ? undefined : { path: "", problem };
 }
 
-function timeProblem({ seconds, nanos }: Values, path: string): Unfit | undefined {
+function below(step: string, { path, problem }: Unfit): Unfit {
+  return { path: path === "" || path.startsWith("[") ? step + path : `${step}.${path}`, problem };
+}
+
+function timeProblem({ seconds, nanos }: Values): Unfit | undefined {
   const isTime = typeof seconds === "bigint" && seconds >= FIRST_SECOND && seconds <= LAST_SECOND;
   if (isTime && typeof nanos === "number" && nanos >= 0 && nanos < SECOND_NANOS) return undefined;
-  return { path, problem: "must be a time between the years 1 and 9999" };
+  return { path: "", problem: "must be a time between the years 1 and 9999" };
 }
 
 const TIMED = new Map<DescMessage, boolean>();
@@ -107,4 +123,48 @@ function reachesTime(desc: DescMessage, seen: Set<DescMessage>): boolean {
   if (seen.has(desc)) return false;
   seen.add(desc);
   return desc.fields.some(({ message }) => message !== undefined && reachesTime(message, seen));
+}
+
+interface Container {
+  readonly field: DescField;
+  readonly most: number;
+}
+
+const CONTAINERS = new Map<DescMessage, readonly Container[]>();
+
+/** Fields that hold more than one value, each with the most that it may hold. */
+function containersOf(desc: DescMessage): readonly Container[] {
+  const known = CONTAINERS.get(desc);
+  if (known !== undefined) return known;
+  const made = desc.fields
+    .filter(({ fieldKind, message }) => fieldKind === "list" || fieldKind === "map" || message !== undefined)
+    .map((field) => ({ field, most: mostOf(field) }));
+  CONTAINERS.set(desc, made);
+  return made;
+}
+
+function mostOf(field: DescField): number {
+  const { type } = getOption(field, fieldRules);
+  const most =
+    type.case === "repeated" ? type.value.maxItems : type.case === "map" ? type.value.maxPairs : 0n;
+  return most === 0n ? Number.POSITIVE_INFINITY : Number(most);
+}
+
+function tooManyIn(desc: DescMessage, message: Values): Unfit | undefined {
+  for (const { field, most } of containersOf(desc)) {
+    const value = valueIn(field, message);
+    if (value === undefined || value === null) continue;
+    if (countOf(field, value) > most)
+      return { path: field.name, problem: `must have at most ${most} entries` };
+    const { message: inner } = field;
+    if (inner === undefined) continue;
+    const found = ofField(field, value, (one) => tooManyIn(inner, one as Values));
+    if (found !== undefined) return below(field.name, found);
+  }
+  return undefined;
+}
+
+function countOf({ fieldKind }: DescField, value: unknown): number {
+  if (fieldKind === "list") return (value as unknown[]).length;
+  return fieldKind === "map" ? Object.keys(value as object).length : 1;
 }

@@ -5,7 +5,7 @@ import { createValidator } from "@bufbuild/protovalidate";
 import { TendonError } from "../errors.ts";
 import type { RpcContext } from "./context.ts";
 import type { RpcInterceptor } from "./pipeline.ts";
-import { type Unfit, unfitTime } from "./unfit.ts";
+import { tooMany, type Unfit, unfitTime } from "./unfit.ts";
 
 /** Refuses with INVALID_FIELD what breaks a rule; `field` in the metadata is the path of the first such field. */
 export function validationInterceptor(): RpcInterceptor {
@@ -13,8 +13,9 @@ export function validationInterceptor(): RpcInterceptor {
   const validator = createValidator();
   return {
     onRequest(context: RpcContext, request: Message): void {
-      refuse(unfitTime(context.method.input, request));
-      const result = validator.validate(context.method.input, request);
+      const { input } = context.method;
+      refuse(tooMany(input, request) ?? unfitTime(input, request));
+      const result = validator.validate(input, request);
       if (result.kind === "valid") return;
       if (result.kind === "error") throw result.error;
       const [first, ...more] = result.violations.map(

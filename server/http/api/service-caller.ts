@@ -17,7 +17,7 @@ import { TendonError } from "../../../kit/errors.ts";
 import { CallContext, type RequestHeaders } from "../../../kit/rpc/context.ts";
 import type { Pipeline } from "../../../kit/rpc/pipeline.ts";
 import { type BoundService, methodPath, type UntypedMethod } from "../../../kit/rpc/service.ts";
-import { unfitForWire } from "../../../kit/rpc/unfit.ts";
+import { tooMany, unfitForWire } from "../../../kit/rpc/unfit.ts";
 import { refuse } from "../../../kit/rpc/validation.ts";
 import { type Admission, admissionKey } from "../../rpc/rate-limit.ts";
 
@@ -140,6 +140,6 @@ async function* messagesOf(
 /** No wire has refused what its fields cannot have. INVALID_FIELD. */
 function messageOf(schema: DescMessage, request: unknown): Message {
   const message = create(schema, request as never) as Message;
-  refuse(unfitForWire(schema, message));
+  refuse(tooMany(schema, message) ?? unfitForWire(schema, message));
   return message;
 }
