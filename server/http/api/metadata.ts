@@ -16,10 +16,16 @@ export function patchedMetadata(
   return after;
 }
 
+/** No resource may have more; most have fewer. */
+const MAX_SAID = 64;
+
 /** Of an update: a deletion is an empty value. */
 export function metadataPatch(fields: Fields): Record<string, string> {
-  const said = fields.object("metadata");
-  const pairs = Object.entries(said?.value ?? {}).map(([key, value]) => {
+  const value = fields.object("metadata")?.value ?? {};
+  // Before any of them is looked at: a body has room for millions.
+  if (Object.keys(value).length > MAX_SAID)
+    throw invalidField(fields.at("metadata"), `must have at most ${MAX_SAID} entries`);
+  const pairs = Object.entries(value).map(([key, value]) => {
     if (value !== null && typeof value !== "string")
       throw invalidField(`${fields.at("metadata")}.${key}`, "must be a string, or null");
     return [key, value ?? ""] as const;
