@@ -17,24 +17,17 @@ import {
   ListDeploymentsResponseSchema,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
-import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../budget-options.ts";
+import { budgetText } from "../budget-options.ts";
 import { CALL_WITHIN, EXIT_USAGE, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
-import { findDefaultAgent } from "../default-agent.ts";
-import { type MemoryOptions, memoryResources } from "../memory-options.ts";
-import { agentIdOf, deploymentIdOf, environmentIdOf } from "../named.ts";
-import { repositoryInput } from "../repo-option.ts";
-import { formatFields, formatTable } from "../table.ts";
+import { agentIdOf, deploymentIdOf } from "../named.ts";
 import {
-  enumWord,
-  enumWords,
-  pairsText,
-  parseCount,
-  parseEnum,
-  parsePair,
-  parseRepeated,
-  timeText,
-} from "../words.ts";
+  addSessionPartsOptions,
+  type SessionPartsOptions,
+  sessionPartsOf,
+} from "../session-parts-options.ts";
+import { formatFields, formatTable } from "../table.ts";
+import { enumWord, enumWords, pairsText, parseEnum, parseRepeated, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 export function addDeploymentCommands(program: Command): void {
@@ -90,24 +83,17 @@ const CALLS: readonly (readonly [name: string, description: string, call: Call])
   ],
 ];
 
-interface CreateOptions extends BudgetOptions, MemoryOptions {
+interface CreateOptions extends SessionPartsOptions {
   name: string;
   description?: string;
-  agent?: string;
-  agentVersion?: number;
-  env?: string;
   message?: string[];
   system?: string;
   cron?: string;
   timeZone?: string;
-  vault?: string[];
-  repo?: string[];
-  metadata?: Record<string, string>;
-  requestId?: string;
 }
 
 function addCreate(deployment: Command): void {
-  const command = addBudgetOptions(deployment.command("create").description("make a deployment"))
+  const command = addSessionPartsOptions(deployment.command("create").description("make a deployment"))
     .requiredOption("--name <name>", "for people; also the title of its sessions")
     .requiredOption(
       "--message <text>",
@@ -117,44 +103,17 @@ function addCreate(deployment: Command): void {
     .option("--system <text>", "what each session is told by its operator, behind the first message")
     .option("--cron <expression>", 'when, such as "0 9 * * 1-5"; left out: only when told')
     .option("--time-zone <zone>", "whose clock that is, such as Europe/Berlin; goes with --cron")
-    .option("--description <text>", "what it does")
-    .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
-    .option("--agent-version <n>", "left out: the latest now", parseCount(1, 2 ** 31 - 1))
-    .option("--env <environment>", "id or name; left out: the default environment")
-    .option(
-      "--vault <vault>",
-      "id of a vault, in order of priority; may be given several times",
-      parseRepeated,
-    )
-    .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
-    .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
-    .option(
-      "--repo <url[#ref@path]>",
-      "git repository, as for sessions; may be given several times",
-      parseRepeated,
-    )
-    .option("--metadata <name=value>", "may be given several times", parsePair)
-    .option("--request-id <id>", "makes repeating this command safe");
+    .option("--description <text>", "what it does");
   onAction<CreateOptions>(command, async ({ options, api, output }) => {
-    const { agent, env, requestId = "" } = options;
-    const budget = budgetOf(options);
     const schedule = scheduleOf(options);
     const spec = {
+      ...(await sessionPartsOf(api, options)),
       name: options.name,
       description: options.description ?? "",
-      agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
-      agentVersion: options.agentVersion ?? 0,
-      environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
       initialEvents: initialEvents(options),
-      vaultIds: options.vault ?? [],
-      resources: [
-        ...(await memoryResources(api.memory, options)),
-        ...(options.repo ?? []).map((repo) => repositoryInput(repo)),
-      ],
-      metadata: options.metadata ?? {},
-      ...(budget && { budget }),
       ...(schedule && { schedule }),
     };
+    const { requestId = "" } = options;
     const { deployment: made } = await api.deployments.createDeployment({ requestId, spec }, CALL_WITHIN);
     output.message(DeploymentSchema, made!, () => deploymentText(made!));
   });

@@ -11,28 +11,21 @@ import {
   ListSessionsResponseSchema,
   WakeSessionResponseSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { addBudgetOptions, type BudgetOptions, budgetOf, budgetText } from "../budget-options.ts";
+import { budgetText } from "../budget-options.ts";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
-import { findDefaultAgent } from "../default-agent.ts";
-import { memoryResources } from "../memory-options.ts";
 import { agentIdOf, environmentIdOf } from "../named.ts";
-import { repositoryInput } from "../repo-option.ts";
+import {
+  addSessionPartsOptions,
+  type SessionPartsOptions,
+  sessionPartsOf,
+} from "../session-parts-options.ts";
 import { statusText, statusWithWork } from "../session-status.ts";
 import { formatFields, formatTable } from "../table.ts";
 import { usageFields } from "../usage-fields.ts";
 import { userMessage } from "../user-events.ts";
 import { variablesNote } from "../variables-note.ts";
-import {
-  enumWord,
-  enumWords,
-  pairsText,
-  parseCount,
-  parseEnum,
-  parsePair,
-  parseRepeated,
-  timeText,
-} from "../words.ts";
+import { enumWord, enumWords, pairsText, parseEnum, parsePair, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
@@ -76,72 +69,25 @@ Examples:
 }
 
 function addCreate(session: Command): void {
-  type Options = BudgetOptions & {
-    agent?: string;
-    agentVersion?: number;
-    env?: string;
-    slot?: Record<string, string>;
-    title?: string;
-    metadata?: Record<string, string>;
-    vault?: string[];
-    memory?: string[];
-    memoryReadOnly?: string[];
-    repo?: string[];
-    repoPush?: string[];
-    message?: string;
-    requestId?: string;
-  };
-  const command = addBudgetOptions(session.command("create").description("make a session"))
-    .option("--agent <agent>", 'id or name; left out: the newest agent named "default"')
-    .option("--agent-version <n>", "left out: the latest", parseCount(1, 2 ** 31 - 1))
-    .option("--env <environment>", "id or name; left out: the default environment")
+  type Options = SessionPartsOptions & { slot?: Record<string, string>; title?: string; message?: string };
+  const command = addSessionPartsOptions(session.command("create").description("make a session"))
     .option(
       "--slot <slot=environment>",
       "environment of a further hand, by id or name; may be given several times",
       parsePair,
     )
     .option("--title <text>", "title for people")
-    .option("--metadata <name=value>", "may be given several times", parsePair)
-    .option(
-      "--vault <vault>",
-      "id of a vault, in order of priority; may be given several times",
-      parseRepeated,
-    )
-    .option("--memory <store>", "id or name of a memory store; may be given several times", parseRepeated)
-    .option("--memory-read-only <store>", "the same, to be read alone", parseRepeated)
-    .option(
-      "--repo <url[#ref@path]>",
-      "git repository that hands get a clone of; ref: a branch, tag:<name> or a commit; path: where, below the working directory; may be given several times",
-      parseRepeated,
-    )
-    .option(
-      "--repo-push <glob>",
-      "branches of these repositories that may be pushed to; left out: all that their credentials may; may be given several times",
-      parseRepeated,
-    )
     .option("--message <text>", "first message")
-    .option("--request-id <id>", "makes repeating this command safe")
     .addHelpText(
       "after",
       '\nExamples:\n  tendon session create --message "run: uname -a" --json\n  tendon session create --repo "https://github.com/owner/name#main@src" --vault vlt_01…',
     );
   onAction<Options>(command, async ({ options, api, output }) => {
-    const { agent, env } = options;
-    const budget = budgetOf(options);
     const request = {
+      ...(await sessionPartsOf(api, options)),
       requestId: options.requestId ?? "",
-      agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
-      agentVersion: options.agentVersion ?? 0,
-      environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
       slotEnvironmentIds: await slotEnvironments(api, options.slot ?? {}),
       title: options.title ?? "",
-      metadata: options.metadata ?? {},
-      vaultIds: options.vault ?? [],
-      resources: [
-        ...(await memoryResources(api.memory, options)),
-        ...(options.repo ?? []).map((repo) => repositoryInput(repo, options.repoPush)),
-      ],
-      ...(budget && { budget }),
       initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
     };
     const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);

@@ -58,7 +58,8 @@ interface Outcome {
 const BEGIN_WITHIN_MS = 10_000;
 /** Of a call in all, from its first byte to its last. */
 const CALL_WITHIN_MS = 30_000;
-const MAX_RUNNING = 256;
+/** Each may hold a page of 5 MiB, as bytes and as text. */
+const MAX_RUNNING = 64;
 const MAX_OF_SESSION = 16;
 
 export class WebCalls {
