@@ -46,7 +46,10 @@ export function startProgram(
   });
   const ended = new Promise<number | string>((resolve, reject) => {
     child.once("error", reject);
-    child.once("exit", (code, signal) => resolve(code ?? signal ?? "unknown"));
+    // What it has said last is in the pipe by now: two turns of the loop later it has been read.
+    child.once("exit", (code, signal) =>
+      systemClock.soon(() => systemClock.soon(() => resolve(code ?? signal ?? "unknown"))),
+    );
   });
   ended.catch(() => {}); // whoever waits for it is told
   return {
