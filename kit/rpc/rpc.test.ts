@@ -196,7 +196,10 @@ test("a deadline ends the call on both sides", async () => {
   const error = await failure(echo.unary({ failWith: "wait" }, { deadlineMs: 100 }));
   expect(error.reason).toBe("DEADLINE_EXCEEDED");
   await eventually(() => recorder.finished.includes("unary"));
-  expect(recorder.aborted[0]).toMatchObject({ reason: "DEADLINE_EXCEEDED" });
+  // The caller's clock may be the faster one, and then the server hears of its hanging up first.
+  expect(recorder.aborted[0]).toMatchObject({
+    reason: expect.stringMatching(/^(DEADLINE_EXCEEDED|CANCELLED)$/),
+  });
 });
 
 test("a call that was given up before it began is never sent", async () => {

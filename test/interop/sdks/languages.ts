@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { access, copyFile, mkdir, mkdtemp, readFile, rename, rm } from "node:fs/promises";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { isWholeRun } from "../../kit/fault-trials.ts";
 import { type Missing, root, run } from "../toolchain.ts";
 
 /** Runs the acceptance against a server and gives what it printed; throws with that when it fails. */
@@ -82,11 +83,15 @@ const python: Language = {
   },
 };
 
+/** Of the program, in the cache. */
+async function goName(): Promise<string> {
+  const version = (await commandOutput("go", "env", "GOVERSION"))?.trim();
+  return `go-${version}-${await digestOf("go", ["main.go", "go.mod", "go.sum"])}`;
+}
+
 /** The program, compiled once for each state of its source: the SDK alone takes a minute of one processor. */
 async function goProgram(): Promise<string> {
-  const version = (await commandOutput("go", "env", "GOVERSION"))?.trim();
-  const name = `go-${version}-${await digestOf("go", ["main.go", "go.mod", "go.sum"])}`;
-  const folder = await cached(name, async (made) => {
+  const folder = await cached(await goName(), async (made) => {
     const env = { GOFLAGS: "-mod=readonly -buildvcs=false", GOTOOLCHAIN: "local" };
     // Nothing has to be fast but the compiler.
     const flags = ["-gcflags=github.com/anthropics/anthropic-sdk-go/v2=-N -l", "-ldflags=-s -w"];
@@ -101,6 +106,8 @@ const go: Language = {
     const version = (await commandOutput("go", "env", "GOVERSION")) ?? "";
     const [, minor] = /^go1\.(\d+)/.exec(version) ?? [];
     if (minor === undefined || Number(minor) < 25) return "needs Go 1.25 or newer";
+    if (!isWholeRun && !(await exists(join(cache, await goName()))))
+      return "the SDK for Go takes minutes to compile the first time: `npm run test:faults` does it";
     const options = { cwd: folderOf("go"), env: { GOTOOLCHAIN: "local" }, timeoutMs: INSTALL_WITHIN_MS };
     const download = run("go", ["mod", "download"], options);
     return download.then(() => undefined, whyNot("the SDK for Go"));
