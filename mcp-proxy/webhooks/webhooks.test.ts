@@ -93,7 +93,9 @@ describe("webhooks", () => {
     expect(await webhooks().deliver(ask(url))).toEqual({ webhookAttempt: { httpStatus: 302 } });
     const endless = await receiver((_, response) => {
       response.writeHead(200);
-      const more = () => response.write("x".repeat(65_536), more);
+      const more = (error?: Error | null) => {
+        if (!error && !response.destroyed) response.write("x".repeat(65_536), more);
+      };
       response.on("error", () => {});
       more();
     });
