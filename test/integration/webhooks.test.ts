@@ -1,84 +1,29 @@
 /** Webhooks from what happens to a real receiver, which verifies them as existing clients do. */
-import { mkdtemp, readFile, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
-import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { isTendonError } from "../../kit/errors.ts";
+import { describe, expect, it } from "vitest";
 import { newId } from "../../kit/ids.ts";
-import type { SealingKeys } from "../../mcp-proxy/sealing-key.ts";
-import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { MemoryService } from "../../proto/gen/tendon/v1/memory_service_pb.js";
 import { StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
-import {
-  WebhookDeliveryState,
-  WebhookService,
-  WebhookState,
-} from "../../proto/gen/tendon/v1/webhook_service_pb.js";
+import { WebhookDeliveryState, WebhookState } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
 import { appendWithin } from "../../server/store/postgres/append-within.ts";
 import { inTransaction } from "../../server/store/postgres/transaction.ts";
 import { createWebhookOutboxStore } from "../../server/store/postgres/webhook-outbox.ts";
 import { eventually } from "../kit/eventually.ts";
-import { newSealingKeys, startProxy, type TestProxy } from "../kit/proxy-rig.ts";
+import { startProxy } from "../kit/proxy-rig.ts";
 import { startServer } from "../kit/server.ts";
-import { Installation } from "../kit/start-process.ts";
-import { TreeRig } from "../kit/tree-rig.ts";
+import { RUNS, useWebhookRig } from "../kit/use-webhook-rig.ts";
 import { startWebhookReceiver, unwrap, type WebhookReceiver } from "../kit/webhook-receiver.ts";
 
-let rig: TreeRig;
-let keys: SealingKeys;
-let proxy: TestProxy;
-const receivers: WebhookReceiver[] = [];
+const rig = useWebhookRig();
 
-beforeAll(async () => {
-  rig = await TreeRig.start({}, true);
-  keys = await newSealingKeys(2);
-  proxy = await proxyWith(keys[1]!);
-});
-
-const proxyWith = async (...its: [SealingKeys[number], ...SealingKeys[number][]]) =>
-  startProxy({
-    url: rig.server.url,
-    key: await rig.server.localKey("proxy"),
-    keys: its,
-    webhooksTo: "anywhere",
-  });
-
-afterAll(async () => {
-  for (const receiver of receivers) await receiver.close().catch(() => {});
-  await proxy?.stop();
-  await rig?.stop();
-});
-
-const webhooks = () => rig.server.client(WebhookService);
-
-/** An endpoint with a receiver of its own. */
-async function subscribed(enabledEvents: string[], key?: string) {
-  const receiver = await startWebhookReceiver();
-  receivers.push(receiver);
-  const request = { url: receiver.url, enabledEvents };
-  const service = key === undefined ? webhooks() : rig.server.client(WebhookService, key);
-  const { endpoint, signingSecret } = await service.createWebhookEndpoint(request);
-  return { receiver, endpointId: endpoint!.id, secret: signingSecret };
-}
-
-const gone = ({ endpointId }: { endpointId: string }) => webhooks().deleteWebhookEndpoint({ endpointId });
-
-const deliveries = async (endpointId: string, ...states: WebhookDeliveryState[]) =>
-  (await webhooks().listWebhookDeliveries({ endpointId, states, pageSize: 1000 })).deliveries;
-
-/** What was taken is written down. */
-const settled = (endpointId: string) =>
-  eventually(async () => (await deliveries(endpointId, WebhookDeliveryState.PENDING)).length === 0);
-
-const get = async (endpointId: string) => (await webhooks().getWebhookEndpoint({ endpointId })).endpoint!;
+const get = async (endpointId: string) => (await rig.webhooks().getWebhookEndpoint({ endpointId })).endpoint!;
 
 /** So that nobody has to wait for the time of an attempt. */
 const makeDue = (endpointId: string) =>
-  rig.database
+  rig.tree.database
     .pool()
     .query(
       "update webhook_lanes set due_at = clock_timestamp() where endpoint_id = $1 and claim_id is null",
@@ -88,25 +33,15 @@ const makeDue = (endpointId: string) =>
 const typesAbout = ({ taken }: WebhookReceiver, id: string) =>
   taken.filter(({ data }) => data.id === id).map(({ type }) => type);
 
-const RUNS = ["session.status_run_started", "session.status_idled"];
-
-let talkers = 0;
-/** A session that has had so many turns, and says nothing more. */
-async function talked(turns = 1): Promise<string> {
-  const sessionId = await rig.talk(await rig.agent(`talker-${++talkers}`, () => ({ say: "Done." })));
-  for (let turn = 1; turn < turns; turn += 1) {
-    await rig.rested(sessionId, StopReason.END_TURN);
-    await rig.say(sessionId, "again");
-  }
-  await rig.rested(sessionId, StopReason.END_TURN);
-  return sessionId;
-}
-
 describe("what arrives", () => {
   it("is verified by existing clients, holds ids alone, and follows a session's life in order", async () => {
-    const http = new Anthropic({ baseURL: rig.server.url, apiKey: rig.server.adminKey, maxRetries: 0 });
+    const http = new Anthropic({
+      baseURL: rig.tree.server.url,
+      apiKey: rig.tree.server.adminKey,
+      maxRetries: 0,
+    });
     const receiver = await startWebhookReceiver();
-    receivers.push(receiver);
+    rig.keep(receiver);
     const body = { url: receiver.url, enabled_events: ["*"], name: "all", description: "of it" };
     const made = await http.post<Record<string, string>>("/v1/webhook_endpoints", { body });
     const { signing_secret: secret = "", ...shown } = made;
@@ -116,11 +51,11 @@ describe("what arrives", () => {
     expect(await http.get(path)).toEqual(shown);
     expect(await http.get("/v1/webhook_endpoints")).toMatchObject({ data: [shown], next_page: null });
 
-    const sessionId = await talked(2);
-    await rig.sessions.updateSession({ sessionId, title: "new" });
-    await rig.sessions.updateSession({ sessionId, title: "new" });
-    await rig.sessions.archiveSession({ sessionId });
-    await rig.sessions.deleteSession({ sessionId });
+    const sessionId = await rig.talked(2);
+    await rig.tree.sessions.updateSession({ sessionId, title: "new" });
+    await rig.tree.sessions.updateSession({ sessionId, title: "new" });
+    await rig.tree.sessions.archiveSession({ sessionId });
+    await rig.tree.sessions.deleteSession({ sessionId });
     const life = ["session.created", ...RUNS, ...RUNS, "session.updated", "session.status_terminated"];
     const whole = [...life, "session.archived", "session.deleted"];
     await eventually(() => typesAbout(receiver, sessionId).length >= whole.length);
@@ -141,7 +76,7 @@ describe("what arrives", () => {
     expect(hook.headers["content-type"]).toBe("application/json");
     expect(() => unwrap(hook, `whsec_${Buffer.alloc(32, 7).toString("base64")}`)).toThrow();
     expect(() => unwrap({ ...hook, body: hook.body.replace("created", "deleted") }, secret)).toThrow();
-    await settled(made.id!);
+    await rig.settled(made.id!);
     const listed = await http.get<{ data: object[] }>(`${path}/deliveries?limit=3&states[]=delivered`);
     expect(listed.data[0]).toMatchObject({ type: "webhook_delivery", state: "delivered", last_status: 200 });
     expect(listed.data).toHaveLength(3);
@@ -149,14 +84,14 @@ describe("what arrives", () => {
   });
 
   it("tells of agents, environments, stores, vaults and credentials, and of nothing that changes nothing", async () => {
-    const hooks = await subscribed(["*"]);
-    const agents = rig.server.client(AgentService);
+    const hooks = await rig.subscribed(["*"]);
+    const agents = rig.tree.server.client(AgentService);
     const { agent } = await agents.createAgent({ spec: { name: "a" } });
     const agentId = agent!.id;
     await agents.updateAgent({ agentId, spec: { name: "a" } });
     await agents.updateAgent({ agentId, spec: { name: "b" } });
     await agents.archiveAgent({ agentId });
-    const environments = rig.server.client(EnvironmentService);
+    const environments = rig.tree.server.client(EnvironmentService);
     const { environment } = await environments.createEnvironment({ spec: { name: "hooked" } });
     const environmentId = environment!.id;
     await environments.updateEnvironment({ environmentId, spec: { name: "hooked" } });
@@ -164,18 +99,18 @@ describe("what arrives", () => {
     await environments.archiveEnvironment({ environmentId });
     await environments.archiveEnvironment({ environmentId });
     await environments.deleteEnvironment({ environmentId });
-    const memory = rig.server.client(MemoryService);
+    const memory = rig.tree.server.client(MemoryService);
     const { memoryStore } = await memory.createMemoryStore({ name: "m" });
     const memoryStoreId = memoryStore!.id;
     await memory.archiveMemoryStore({ memoryStoreId });
     await memory.deleteMemoryStore({ memoryStoreId });
-    const vaults = rig.server.client(VaultService);
+    const vaults = rig.tree.server.client(VaultService);
     const vaultId = (await vaults.createVault({ displayName: "v" })).vault!.id;
     const value = { serverUrl: "https://mcp.example.com/" };
     const use = { kind: { case: "staticBearer" as const, value } };
     const secret = { form: { case: "plain" as const, value: { value: "t" } } };
     const { credential } = await vaults.createCredential({ vaultId, use, secret });
-    await rig.database
+    await rig.tree.database
       .pool()
       .query("update credentials set refresh_broken = true where credential_id = $1", [credential!.id]);
     await vaults.archiveVault({ vaultId });
@@ -196,14 +131,14 @@ describe("what arrives", () => {
     expect(hooks.receiver.taken).toHaveLength(expected);
     const about = hooks.receiver.taken.filter(({ data }) => data.id === credential!.id);
     expect(about.map(({ data }) => data.vault_id)).toEqual(Array(4).fill(vaultId));
-    await gone(hooks);
+    await rig.gone(hooks);
   });
 
   it("tells of threads by their session, and of a budget once for each that is set", async () => {
-    const hooks = await subscribed(["*"]);
-    const child = await rig.agent("hooked-child", () => ({ say: "ok" }));
+    const hooks = await rig.subscribed(["*"]);
+    const child = await rig.tree.agent("hooked-child", () => ({ say: "ok" }));
     const make = { name: "thread_create", input: { agent: "hooked-child", message: "go" } };
-    const lead = await rig.agent(
+    const lead = await rig.tree.agent(
       "hooked-lead",
       (request) => {
         if (request === 1) return { calls: [make] };
@@ -211,9 +146,9 @@ describe("what arrives", () => {
       },
       { members: [child] },
     );
-    const sessionId = await rig.talk(lead);
-    await rig.rested(sessionId, StopReason.END_TURN);
-    const [thread] = await rig.threadsOf(sessionId);
+    const sessionId = await rig.tree.talk(lead);
+    await rig.tree.rested(sessionId, StopReason.END_TURN);
+    const [thread] = await rig.tree.threadsOf(sessionId);
     await eventually(() => typesAbout(hooks.receiver, sessionId).includes("session.status_idled"));
     const told = hooks.receiver.taken.filter(({ data }) => data.id === sessionId);
     // It waited for the thread meanwhile, which clients see as running.
@@ -222,31 +157,31 @@ describe("what arrives", () => {
     expect(ofThread.map(({ type }) => type)).toEqual(["session.thread_created", "session.thread_idled"]);
     expect(new Set(ofThread.map(({ data }) => data.session_thread_id))).toEqual(new Set([thread!.id]));
 
-    const spender = await rig.agent("spender", () => ({ say: "Spent." }));
-    const budgeted = await rig.talk(spender, "go", { budget: { maxTurns: 1n } });
-    await rig.rested(budgeted, StopReason.END_TURN);
+    const spender = await rig.tree.agent("spender", () => ({ say: "Spent." }));
+    const budgeted = await rig.tree.talk(spender, "go", { budget: { maxTurns: 1n } });
+    await rig.tree.rested(budgeted, StopReason.END_TURN);
     const spend = async () => {
-      await rig.say(budgeted, "more");
-      await rig.rested(budgeted, StopReason.BUDGET_REACHED);
+      await rig.tree.say(budgeted, "more");
+      await rig.tree.rested(budgeted, StopReason.BUDGET_REACHED);
     };
     const reached = () =>
       typesAbout(hooks.receiver, budgeted).filter((type) => type.endsWith("budget_reached"));
     await spend();
     await eventually(() => reached().length === 1);
-    await rig.say(budgeted, "and more");
-    await rig.sessions.updateSession({ sessionId: budgeted, budget: { maxTurns: 2n } });
-    await rig.rested(budgeted, StopReason.END_TURN);
+    await rig.tree.say(budgeted, "and more");
+    await rig.tree.sessions.updateSession({ sessionId: budgeted, budget: { maxTurns: 2n } });
+    await rig.tree.rested(budgeted, StopReason.END_TURN);
     await spend();
     await eventually(() => reached().length === 2);
     expect(hooks.receiver.taken.every((hook) => unwrap(hook, hooks.secret).type === "event")).toBe(true);
-    await gone(hooks);
+    await rig.gone(hooks);
   });
   it("tells of each evaluation of an outcome once, also when its end is appended again", async () => {
     const type = "session.outcome_evaluation_ended";
-    const hooks = await subscribed([type]);
-    const sessionId = await talked();
+    const hooks = await rig.subscribed([type]);
+    const sessionId = await rig.talked();
     const append = (ids: string[]) =>
-      inTransaction(rig.database.pool(), (transaction) =>
+      inTransaction(rig.tree.database.pool(), (transaction) =>
         appendWithin(transaction, {
           sessionId,
           authority: "server",
@@ -261,18 +196,18 @@ describe("what arrives", () => {
     await append([one]);
     await append([two, three]);
     await eventually(() => hooks.receiver.taken.length >= 3);
-    await settled(hooks.endpointId);
+    await rig.settled(hooks.endpointId);
     expect(typesAbout(hooks.receiver, sessionId)).toEqual([type, type, type]);
     expect(hooks.receiver.seen).toHaveLength(3);
-    await gone(hooks);
+    await rig.gone(hooks);
   });
 });
 
 describe("a receiver that fails", () => {
   it("holds up what came later in the same session, and nothing else; each attempt has its own time and signature", async () => {
-    const hooks = await subscribed(RUNS);
+    const hooks = await rig.subscribed(RUNS);
     const { receiver } = hooks;
-    const held = await rig.agent("held", () => ({ say: "Done." }));
+    const held = await rig.tree.agent("held", () => ({ say: "Done." }));
     let fails = true;
     let failing = "";
     receiver.answer = ({ data, type }) => {
@@ -280,14 +215,14 @@ describe("a receiver that fails", () => {
       if (fails && isFirst) failing = data.id!;
       return fails && isFirst ? 503 : 204;
     };
-    const stuck = await rig.talk(held);
+    const stuck = await rig.tree.talk(held);
     await eventually(() => failing === stuck);
-    await rig.rested(stuck, StopReason.END_TURN);
-    const free = await talked(2);
+    await rig.tree.rested(stuck, StopReason.END_TURN);
+    const free = await rig.talked(2);
     await eventually(() => typesAbout(receiver, free).length === 4);
     expect(typesAbout(receiver, free)).toEqual([...RUNS, ...RUNS]);
     expect(typesAbout(receiver, stuck)).toEqual([]);
-    const all = await deliveries(hooks.endpointId, WebhookDeliveryState.PENDING);
+    const all = await rig.deliveries(hooks.endpointId, WebhookDeliveryState.PENDING);
     const waiting = all.filter(({ subjectId }) => subjectId === stuck);
     expect(waiting.map(({ eventType, attempts }) => [eventType, attempts > 0])).toEqual([
       [RUNS[1], false],
@@ -306,21 +241,21 @@ describe("a receiver that fails", () => {
     expect(new Set(attempts.map(({ body }) => body)).size).toBe(1);
     expect(new Set(attempts.map(({ headers }) => headers["webhook-timestamp"])).size).toBeGreaterThan(1);
     for (const hook of attempts) unwrap(hook, hooks.secret);
-    await gone(hooks);
+    await rig.gone(hooks);
   });
 
   it("that is down is told everything once it is up, and what failed for a day is dead, with a record", async () => {
-    const hooks = await subscribed(RUNS);
+    const hooks = await rig.subscribed(RUNS);
     const { receiver, endpointId } = hooks;
     await receiver.close();
-    const sessionId = await talked(2);
+    const sessionId = await rig.talked(2);
     const first = await eventually(async () =>
-      (await deliveries(endpointId)).find(({ attempts, lastError }) => attempts > 0 && lastError !== ""),
+      (await rig.deliveries(endpointId)).find(({ attempts, lastError }) => attempts > 0 && lastError !== ""),
     );
     expect(first).toMatchObject({ lastStatus: 0, lastError: expect.stringContaining("ECONNREFUSED") });
     expect(first.lastError).not.toContain("canary");
     expect((await get(endpointId)).failingSince).toBeDefined();
-    await rig.database
+    await rig.tree.database
       .pool()
       .query(
         "update webhook_deliveries set first_try_at = first_try_at - interval '25 hours' where delivery_id = $1",
@@ -328,7 +263,7 @@ describe("a receiver that fails", () => {
       );
     await makeDue(endpointId);
     const [dead] = await eventually(async () => {
-      const found = await deliveries(endpointId, WebhookDeliveryState.DEAD);
+      const found = await rig.deliveries(endpointId, WebhookDeliveryState.DEAD);
       return found.length > 0 ? found : undefined;
     });
     expect(dead).toMatchObject({ id: first.id, eventType: RUNS[0] });
@@ -338,17 +273,17 @@ describe("a receiver that fails", () => {
     expect(typesAbout(receiver, sessionId)).toEqual([RUNS[1], ...RUNS]);
     await eventually(async () => (await get(endpointId)).failingSince === undefined);
 
-    await settled(endpointId);
+    await rig.settled(endpointId);
     // One, then all that there is: the same ids, and what is older goes first.
-    const { replayed } = await webhooks().replayWebhookDeliveries({
+    const { replayed } = await rig.webhooks().replayWebhookDeliveries({
       endpointId,
       which: { case: "deliveryId", value: dead!.id },
     });
     expect(replayed).toBe(1);
     await eventually(() => receiver.taken.length === 4);
-    await settled(endpointId);
+    await rig.settled(endpointId);
     expect(receiver.taken.at(-1)!.id).toBe(dead!.eventId);
-    const all = await webhooks().replayWebhookDeliveries({
+    const all = await rig.webhooks().replayWebhookDeliveries({
       endpointId,
       which: { case: "since", value: dead!.createdAt! },
     });
@@ -356,20 +291,20 @@ describe("a receiver that fails", () => {
     await eventually(() => receiver.taken.length === 8);
     expect(receiver.taken.slice(4).map(({ type }) => type)).toEqual([...RUNS, ...RUNS]);
     expect(new Set(receiver.taken.map(({ id }) => id)).size).toBe(4);
-    await gone(hooks);
+    await rig.gone(hooks);
   });
 
   it("with a redirect or 410 disables its endpoint: nothing is noted then, and what waits is sent once it is enabled", async () => {
-    const hooks = await subscribed(RUNS);
+    const hooks = await rig.subscribed(RUNS);
     const { receiver, endpointId } = hooks;
     const other = await startWebhookReceiver();
-    receivers.push(other);
+    rig.keep(other);
     let letGo = () => {};
     const gate = new Promise<void>((resolve) => {
       letGo = resolve;
     });
     receiver.answer = () => gate.then(() => ({ status: 307, headers: { location: other.url } }));
-    const sessionId = await talked();
+    const sessionId = await rig.talked();
     letGo();
     const disabled = await eventually(async () => {
       const endpoint = await get(endpointId);
@@ -377,210 +312,66 @@ describe("a receiver that fails", () => {
     });
     expect(disabled.disabledReason).toBe("redirected");
     expect(other.seen).toEqual([]);
-    await talked();
+    await rig.talked();
     receiver.answer = () => 200;
-    await webhooks().updateWebhookEndpoint({ endpointId, state: WebhookState.ENABLED });
+    await rig.webhooks().updateWebhookEndpoint({ endpointId, state: WebhookState.ENABLED });
     await eventually(() => receiver.taken.length === 2);
     expect(typesAbout(receiver, sessionId)).toEqual(RUNS);
-    await settled(endpointId);
-    expect(await deliveries(endpointId)).toHaveLength(2);
+    await rig.settled(endpointId);
+    expect(await rig.deliveries(endpointId)).toHaveLength(2);
     receiver.answer = () => 410;
-    await talked();
+    await rig.talked();
     await eventually(async () => (await get(endpointId)).disabledReason === "gone");
-    await gone(hooks);
+    await rig.gone(hooks);
   });
 });
 
 describe("what is kept", () => {
   it("has bounds: a backlog disables its endpoint, and what is old or too much is forgotten", async () => {
-    const hooks = await subscribed(RUNS);
+    const hooks = await rig.subscribed(RUNS);
     const { receiver, endpointId } = hooks;
     await receiver.close();
-    await talked(2);
-    const outbox = createWebhookOutboxStore(rig.database.pool());
+    await rig.talked(2);
+    const outbox = createWebhookOutboxStore(rig.tree.database.pool());
     const long = 86_400_000;
-    await eventually(async () => (await deliveries(endpointId)).length === 4);
+    await eventually(async () => (await rig.deliveries(endpointId)).length === 4);
     await outbox.prune({ olderThanMs: long, perEndpoint: 3 });
     expect((await get(endpointId)).disabledReason).toBe("backlog_full");
-    expect(await deliveries(endpointId, WebhookDeliveryState.PENDING)).toHaveLength(4);
+    expect(await rig.deliveries(endpointId, WebhookDeliveryState.PENDING)).toHaveLength(4);
     await receiver.open();
-    await webhooks().updateWebhookEndpoint({ endpointId, state: WebhookState.ENABLED });
+    await rig.webhooks().updateWebhookEndpoint({ endpointId, state: WebhookState.ENABLED });
     await eventually(() => receiver.taken.length === 4);
-    await settled(endpointId);
+    await rig.settled(endpointId);
     await outbox.prune({ olderThanMs: long, perEndpoint: 1 });
-    expect((await deliveries(endpointId)).map(({ eventType }) => eventType)).toEqual([RUNS[1]]);
+    expect((await rig.deliveries(endpointId)).map(({ eventType }) => eventType)).toEqual([RUNS[1]]);
     await outbox.prune({ olderThanMs: 0, perEndpoint: 1 });
-    const pool = rig.database.pool();
+    const pool = rig.tree.database.pool();
     expect((await pool.query("select 1 from webhook_events")).rowCount).toBe(0);
     expect(
       (await pool.query("select 1 from webhook_lanes where endpoint_id = $1", [endpointId])).rowCount,
     ).toBe(0);
-    expect(await deliveries(endpointId)).toEqual([]);
-    await gone(hooks);
-  });
-});
-
-describe("the signing secret", () => {
-  it("is changed with an overlap in which both sign, and is nowhere in the clear", async () => {
-    const hooks = await subscribed(RUNS);
-    const { receiver, endpointId, secret } = hooks;
-    const rotated = await webhooks().rotateWebhookSecret({ endpointId, overlapSeconds: 3_600n });
-    expect(rotated.endpoint!.oldSecretUntil).toBeDefined();
-    await talked();
-    await eventually(() => receiver.taken.length === 2);
-    for (const hook of receiver.taken) {
-      expect(hook.headers["webhook-signature"]!.split(" ")).toHaveLength(2);
-      for (const key of [secret, rotated.signingSecret]) unwrap(hook, key);
-    }
-    const last = await webhooks().rotateWebhookSecret({ endpointId, overlapSeconds: 0n });
-    expect(last.endpoint!.oldSecretUntil).toBeUndefined();
-    await talked();
-    await eventually(() => receiver.taken.length === 4);
-    unwrap(receiver.taken.at(-1)!, last.signingSecret);
-    for (const key of [secret, rotated.signingSecret])
-      expect(() => unwrap(receiver.taken.at(-1)!, key)).toThrow();
-    const pool = rig.database.pool();
-    const { rows: tables } = await pool.query<{ name: string }>(
-      "select tablename as name from pg_tables where schemaname = 'public'",
-    );
-    for (const { name } of tables) {
-      const { rows } = await pool.query<{ text: string }>(`select t::text as text from "${name}" t`);
-      const all = rows.map(({ text }) => text).join("\n");
-      for (const key of [secret, rotated.signingSecret, last.signingSecret])
-        expect([name, all.includes(key.slice(6, 46))]).toEqual([name, false]);
-    }
-    await gone(hooks);
-  });
-
-  it("is moved to a new sealing key, so that the old one can go", async () => {
-    const hooks = await subscribed(RUNS);
-    await proxy.stop();
-    proxy = await proxyWith(keys[0], keys[1]!);
-    await eventually(async () => {
-      const { rows } = await rig.database
-        .pool()
-        .query("select 1 from webhook_secrets where sealing_key_id <> $1", [keys[0].keyId]);
-      return rows.length === 0;
-    });
-    await proxy.stop();
-    proxy = await proxyWith(keys[0]);
-    await talked();
-    await eventually(() => hooks.receiver.taken.length === 2);
-    unwrap(hooks.receiver.taken[0]!, hooks.secret);
-    await gone(hooks);
-  });
-
-  it("is shown once: a repeat of the request gets the same endpoint without it", async () => {
-    const request = { requestId: "once", url: "https://hooks.example/", enabledEvents: ["vault.deleted"] };
-    const first = await webhooks().createWebhookEndpoint(request);
-    const again = await webhooks().createWebhookEndpoint(request);
-    expect(first.signingSecret).toMatch(/^whsec_/);
-    expect(again).toMatchObject({ signingSecret: "", endpoint: { id: first.endpoint!.id } });
-    await gone({ endpointId: first.endpoint!.id });
+    expect(await rig.deliveries(endpointId)).toEqual([]);
+    await rig.gone(hooks);
   });
 });
 
 describe("two servers with two proxies", () => {
   it("send everything once, in order for each session, and go on when one of each has stopped", async () => {
-    const hooks = await subscribed(RUNS);
+    const hooks = await rig.subscribed(RUNS);
     const { receiver, endpointId } = hooks;
-    const second = await startServer({ databaseUrl: rig.database.url, peers: true });
+    const second = await startServer({ databaseUrl: rig.tree.database.url, peers: true });
     const key = await second.localKey("proxy");
-    const other = await startProxy({ url: second.url, key, keys: proxy.keys, webhooksTo: "anywhere" });
-    const sessions = await Promise.all(Array.from({ length: 8 }, () => talked(2)));
+    const other = await startProxy({ url: second.url, key, keys: rig.proxy.keys, webhooksTo: "anywhere" });
+    const sessions = await Promise.all(Array.from({ length: 8 }, () => rig.talked(2)));
     await eventually(() => receiver.taken.length >= 32);
     await other.stop();
     await second.stop();
-    const later = await talked(2);
+    const later = await rig.talked(2);
     await eventually(() => typesAbout(receiver, later).length === 4);
     for (const id of [...sessions, later]) expect(typesAbout(receiver, id)).toEqual([...RUNS, ...RUNS]);
-    await settled(endpointId);
+    await rig.settled(endpointId);
     expect(receiver.seen).toHaveLength(36);
-    expect(await deliveries(endpointId, WebhookDeliveryState.DELIVERED)).toHaveLength(36);
-    await gone(hooks);
-  });
-});
-
-describe("another workspace", () => {
-  it("is told nothing of this one, and finds none of its endpoints", async () => {
-    const admin = rig.server.client(AdminService);
-    const { workspace } = await admin.createWorkspace({ name: "neighbour" });
-    const made = await admin.createApiKey({ name: "n", role: Role.CLIENT, workspaceId: workspace!.id });
-    const theirs = await subscribed(["*"], made.secret);
-    const ours = await subscribed(["*"]);
-    await talked();
-    await eventually(() => ours.receiver.taken.length >= 3);
-    const neighbour = rig.server.client(WebhookService, made.secret);
-    expect((await neighbour.listWebhookEndpoints({})).endpoints.map(({ id }) => id)).toEqual([
-      theirs.endpointId,
-    ]);
-    const { endpointId } = ours;
-    const [delivery] = await deliveries(endpointId);
-    for (const call of [
-      () => neighbour.getWebhookEndpoint({ endpointId }),
-      () => neighbour.updateWebhookEndpoint({ endpointId, name: "mine" }),
-      () => neighbour.rotateWebhookSecret({ endpointId }),
-      () => neighbour.listWebhookDeliveries({ endpointId }),
-      () =>
-        neighbour.replayWebhookDeliveries({ endpointId, which: { case: "deliveryId", value: delivery!.id } }),
-      () =>
-        neighbour.replayWebhookDeliveries({
-          endpointId: theirs.endpointId,
-          which: { case: "deliveryId", value: delivery!.id },
-        }),
-      () => neighbour.deleteWebhookEndpoint({ endpointId }),
-    ])
-      await expect(call()).rejects.toSatisfy((error) => isTendonError(error, "NOT_FOUND"));
-    expect(theirs.receiver.seen).toEqual([]);
-    await gone(ours);
-    await gone(theirs);
-  });
-});
-
-it("a bad endpoint is refused with the field that is wrong", async () => {
-  const good = { url: "https://hooks.example/", enabledEvents: ["*"] };
-  for (const [request, field] of [
-    [{ ...good, url: "hand-agent://pool/host" }, "url"],
-    [{ ...good, enabledEvents: ["session.idled"] }, "enabled_events[0]"],
-    [{ ...good, enabledEvents: [] }, "enabled_events"],
-  ] as const)
-    await expect(webhooks().createWebhookEndpoint(request as typeof good)).rejects.toMatchObject({
-      reason: "INVALID_FIELD",
-      metadata: { field },
-    });
-});
-
-describe("tendon webhook", () => {
-  it("makes endpoints, puts secrets into files, and shows and replays deliveries", async () => {
-    const installation = new Installation();
-    const folder = await mkdtemp(join(tmpdir(), "tendon-webhooks-"));
-    const receiver = await startWebhookReceiver();
-    receivers.push(receiver);
-    const tendon = async (...args: string[]) => {
-      const env = { TENDON_URL: rig.server.url, TENDON_API_KEY: rig.server.adminKey };
-      const { code, stdout, stderr } = await installation.tendon(["webhook", ...args, "--json"], { env });
-      expect({ args, code, stderr }).toMatchObject({ code: 0 });
-      return JSON.parse(stdout) as Record<string, unknown>;
-    };
-    try {
-      const out = join(folder, "secret");
-      const made = await tendon("create", receiver.url, "--events", RUNS.join(","), "--out", out);
-      const { id } = made.endpoint as { id: string };
-      const secret = (await readFile(out, "utf8")).trim();
-      expect(made.signing_secret).toBe("");
-      await talked();
-      await eventually(() => receiver.taken.length === 2);
-      await settled(id);
-      unwrap(receiver.taken[0]!, secret);
-      const list = await tendon("deliveries", id, "--state", "delivered", "--limit", "1");
-      const [delivery] = list.deliveries as { id: string; event_type: string }[];
-      expect(delivery!.event_type).toBe(RUNS[1]);
-      expect(await tendon("replay", id, delivery!.id)).toEqual({ replayed: 1 });
-      await eventually(() => receiver.taken.length === 3);
-      await gone({ endpointId: id });
-    } finally {
-      await installation.dispose();
-      await rm(folder, { recursive: true, force: true });
-    }
+    expect(await rig.deliveries(endpointId, WebhookDeliveryState.DELIVERED)).toHaveLength(36);
+    await rig.gone(hooks);
   });
 });
