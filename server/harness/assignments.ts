@@ -34,7 +34,10 @@ export interface ForeseenAssignment {
   readonly slots: Promise<SlotTools>;
 }
 
-/** Begins to read; what fails is told where it is used. */
+/**
+ * Begins to read; what fails is told where it is used. Only for who is about to take the lease: which tools the session's hands
+ * have is settled here, by the hand agents that are there now.
+ */
 export function foreseeAssignment(
   { sessions, hands }: AssignmentDeps,
   sessionId: string,

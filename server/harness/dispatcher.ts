@@ -160,11 +160,10 @@ export class Dispatcher implements Service {
 
   private async tryOne(sessionId: string): Promise<void> {
     try {
-      const foreseen = foreseeAssignment(this.deps, sessionId);
       const waiting = await this.deps.leases.findWaiting(sessionId);
       // Where sessions are counted they are taken one round after the other.
       if (waiting?.isLimited) this.look();
-      else if (waiting !== undefined) await this.assign(waiting, foreseen);
+      else if (waiting !== undefined) await this.assign(waiting);
     } catch (error) {
       this.deps.log.warn(
         { sessionId, error: messageOf(error) },
@@ -232,7 +231,7 @@ export class Dispatcher implements Service {
   }
 
   /** Takes the lease for a harness that has room, and sends the session there. False when nobody took it. */
-  private async assign(waiting: WaitingSession, begun?: ForeseenAssignment): Promise<boolean> {
+  private async assign(waiting: WaitingSession): Promise<boolean> {
     const { sessionId } = waiting;
     if (this.assigning.has(sessionId)) return false;
     if (this.held.has(sessionId)) return this.assigningNow(sessionId, () => this.dropRunOut(sessionId));
@@ -244,7 +243,7 @@ export class Dispatcher implements Service {
     if (mustRunAlone(waiting)) connection.alone = true;
     try {
       return await this.assigningNow(sessionId, async () => {
-        const foreseen = begun ?? foreseeAssignment(this.deps, sessionId);
+        const foreseen = foreseeAssignment(this.deps, sessionId);
         const lease = await this.take(sessionId, connection.instanceId);
         if (lease !== undefined) await this.deliver(connection, lease, foreseen);
         return lease !== undefined;

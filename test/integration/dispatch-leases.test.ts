@@ -61,6 +61,22 @@ describe("leases", () => {
     await expect(stale).rejects.toMatchObject({ reason: "LEASE_FENCED" });
   });
 
+  test("which tools a session's hands have is settled when a harness takes it, not while it waits for one", async () => {
+    const sessionId = await rig.createSession();
+    const slots = async () => {
+      const sql = "select 1 from session_slots where session_id = $1";
+      return (await rig.database.pool().query(sql, [sessionId])).rows.length;
+    };
+    // Servers look for a harness each time that something is said, and have done so for the first by then.
+    const later = await rig.createSession();
+    await a.client(SessionService, a.adminKey).wakeSession({ sessionId });
+    expect(await slots()).toBe(0);
+    const harness = rig.harness(a);
+    await harness.assigned(sessionId);
+    await harness.assigned(later);
+    expect(await slots()).toBe(1);
+  });
+
   test("after its idle event a session can be archived while its harness still holds the lease, but not once it has new work", async () => {
     const sessions = a.client(SessionService, a.adminKey);
     const harness = rig.harness(a);
