@@ -9,6 +9,7 @@
  * T4 A reader that is slow holds up its own watch alone.
  */
 import type { ServerResponse } from "node:http";
+import type { Socket } from "node:net";
 import type { Clock } from "../../../../kit/clock.ts";
 import { invalidField, isTendonError } from "../../../../kit/errors.ts";
 import { newId } from "../../../../kit/ids.ts";
@@ -18,6 +19,7 @@ import type { ApiCall } from "../api-route.ts";
 import { valuesOf } from "../list-query.ts";
 import { eventText, isShown, isToldAgain } from "./event-json.ts";
 import { wholeEventText } from "./event-texts.ts";
+import { SharedFrame } from "./shared-frame.ts";
 
 const DELTA_TYPES = ["agent.message", "agent.thinking"];
 const MAX_DELTA_VALUES = 100;
@@ -108,8 +110,9 @@ class EventStream {
   }
 
   private async frame(event: Event, position: bigint): Promise<void> {
+    const { response } = this;
     if (position === event.position && event.payloadOmitted === undefined) {
-      return this.write(frameOfMany(event));
+      return this.room(response.destroyed ? undefined : frameOfMany(event).writeTo(response));
     }
     const text = await wholeEventText(this.call.services, this.sessionId, event);
     await this.write(frameText(event.type, position, text));
@@ -152,26 +155,30 @@ class EventStream {
   }
 
   /** Resolves when there is room for more. */
-  private write(frame: string | Buffer): Promise<void> {
+  private write(text: string): Promise<void> {
     const { response } = this;
-    if (response.destroyed || response.write(frame)) return Promise.resolve();
+    return this.room(response.destroyed || response.write(text) ? undefined : response);
+  }
+
+  private room(full: ServerResponse | Socket | undefined): Promise<void> {
+    if (full === undefined) return Promise.resolve();
     return new Promise((resolve) => {
       const go = () => {
-        response.off("drain", go).off("close", go);
+        full.off("drain", go).off("close", go);
         resolve();
       };
-      response.once("drain", go).once("close", go);
+      full.once("drain", go).once("close", go);
     });
   }
 }
 
-const frames = new WeakMap<Event, Buffer>();
+const frames = new WeakMap<Event, SharedFrame>();
 
 /** Watches of one session are told of the same message: its frame is made once. */
-function frameOfMany(event: Event): Buffer {
+function frameOfMany(event: Event): SharedFrame {
   let frame = frames.get(event);
   if (frame === undefined) {
-    frame = Buffer.from(frameText(event.type, event.position, eventText(event)));
+    frame = new SharedFrame(frameText(event.type, event.position, eventText(event)));
     frames.set(event, frame);
   }
   return frame;
