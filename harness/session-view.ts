@@ -10,6 +10,7 @@ import type { Clock } from "../kit/clock.ts";
 import type { Client } from "../kit/rpc/client.ts";
 import { type Event, type EventInput, EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { EventText, type SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
+import { withGivenFiles } from "./given-files.ts";
 import type { Lease } from "./lease.ts";
 import { EVALUATION_END, OUTCOME_DEFINED } from "./outcome/outcome-state.ts";
 import { loopEvent } from "./outcome/outcome-words.ts";
@@ -47,7 +48,7 @@ const matters = (type: string) => HISTORY_TYPES.has(type) || type.startsWith("ag
 
 /** The event as a loop sees it; undefined for what matters to no model. */
 export function historyEvent(event: Event): Event | undefined {
-  return event.threadId === "" && matters(event.type) ? loopEvent(event) : undefined;
+  return event.threadId === "" && matters(event.type) ? loopEvent(withGivenFiles(event)) : undefined;
 }
 
 export class SessionView {

@@ -33,6 +33,7 @@ export function createFileAttachments(
       return attachments;
     },
     text: (request, field) => textOf(files, blobs, request, field),
+    bytes: (request, field) => bytesOf(files, blobs, request, field),
     checkPlace(mountPath, taken) {
       if (taken.length >= MAX_FILES_PER_SESSION)
         throw invalidField("resource", `a session may be given ${MAX_FILES_PER_SESSION} files`);
@@ -51,17 +52,29 @@ async function textOf(
   { fileId, workspaceId, maxChars }: Parameters<FileAttachments["text"]>[0],
   field: string,
 ): Promise<string> {
-  refuseNul(fileId, field);
-  const [file] = await files.findAll([fileId], workspaceId);
-  if (file === undefined) throw notFound("file", fileId);
   const tooLong = invalidField(field, `has more than ${maxChars} characters`);
-  if (file.sizeBytes > BigInt(maxChars * BYTES_PER_CHAR)) throw tooLong;
-  const chunks: Uint8Array[] = [];
-  for await (const chunk of blobs.read({ workspaceId, sha256: file.sha256 })) chunks.push(chunk);
-  const text = decoded(Buffer.concat(chunks));
+  const mayRead = (sizeBytes: number) => {
+    if (sizeBytes > maxChars * BYTES_PER_CHAR) throw tooLong;
+  };
+  const text = decoded(await bytesOf(files, blobs, { fileId, workspaceId, mayRead }, field));
   if (text === undefined) throw invalidField(field, "is no text in UTF-8");
   if (text.length > maxChars) throw tooLong;
   return text;
+}
+
+async function bytesOf(
+  files: Pick<FileStore, "findAll">,
+  blobs: Pick<BlobStore, "read">,
+  { fileId, workspaceId, mayRead }: Parameters<FileAttachments["bytes"]>[0],
+  field: string,
+): Promise<Uint8Array> {
+  refuseNul(fileId, field);
+  const [file] = await files.findAll([fileId], workspaceId);
+  if (file === undefined) throw notFound("file", fileId);
+  mayRead(Number(file.sizeBytes));
+  const chunks: Uint8Array[] = [];
+  for await (const chunk of blobs.read({ workspaceId, sha256: file.sha256 })) chunks.push(chunk);
+  return Buffer.concat(chunks);
 }
 
 function decoded(bytes: Uint8Array): string | undefined {

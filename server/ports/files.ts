@@ -24,6 +24,15 @@ export interface FileAttachments {
     request: { readonly fileId: string; readonly workspaceId: string; readonly maxChars: number },
     field: string,
   ): Promise<string>;
+  /** All of a file. `mayRead` is told its size and refuses by throwing. NOT_FOUND, also for one whose time is over. */
+  bytes(
+    request: {
+      readonly fileId: string;
+      readonly workspaceId: string;
+      readonly mayRead: (sizeBytes: number) => void;
+    },
+    field: string,
+  ): Promise<Uint8Array>;
   /** INVALID_FIELD for too many, or a path that is taken by now. */
   checkPlace(mountPath: string, taken: readonly string[]): void;
 }

@@ -15,8 +15,10 @@ import type { SessionTrees } from "../ports/session-trees.ts";
 import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
 import type { RetentionStore } from "../store/retention.ts";
+import { ByteBudget } from "./byte-budget.ts";
 import { CheckpointSigner } from "./checkpoint-signer.ts";
 import { newSession } from "./creation.ts";
+import { GivenFiles } from "./given-files.ts";
 import { Hub } from "./hub.ts";
 import { announceAppended, createSessionLog } from "./log.ts";
 import { type ResourceServiceDeps, ResourceServiceHandler } from "./resource-service.ts";
@@ -26,8 +28,11 @@ import { ThreadServiceHandler } from "./thread-service.ts";
 import { TreeEndings } from "./tree-endings.ts";
 import { TreeRelay } from "./tree-relay.ts";
 
+/** Of large events, files beside events, and lines of imports that are being put together, of all callers. */
+const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
+
 export interface SessionAreaDeps
-  extends Omit<SessionServiceDeps, "hub" | "endings" | "relay">,
+  extends Omit<SessionServiceDeps, "assembly" | "hub" | "endings" | "relay">,
     Pick<ResourceServiceDeps, "sessionResources" | "filesChanged"> {
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
@@ -54,8 +59,9 @@ export interface SessionArea extends Area {
 export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const { events, sessions } = deps;
   const hub = new Hub(deps);
+  const assembly = new ByteBudget(MAX_ASSEMBLY_BYTES);
   const endings = new TreeEndings({ ...deps, hub, relay: () => relay });
-  const handler = new SessionServiceHandler({ ...deps, hub, endings, relay: () => relay });
+  const handler = new SessionServiceHandler({ ...deps, assembly, hub, endings, relay: () => relay });
   const stopThread = (threadId: string) => handler.stopThread(threadId);
   const relay = new TreeRelay({ ...deps, hub, stopOrphan: stopThread });
   const stopTree = (sessionId: string) => endings.stop(sessionId);
@@ -88,7 +94,14 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
       stop: ({ rootSessionId, sessionIds }) => endings.interrupt(rootSessionId, sessionIds),
     },
     creation: {
-      prepare: (request, principal, workspaceId) => newSession(deps, request, principal, workspaceId),
+      async prepare(request, principal, workspaceId) {
+        const given = new GivenFiles(deps.files, assembly);
+        try {
+          return await newSession(deps, request, principal, workspaceId, given);
+        } finally {
+          given.close();
+        }
+      },
       announce({ session, appended }) {
         if (appended !== undefined) announceAppended(hub, session.sessionId, appended);
       },

@@ -1,6 +1,9 @@
 /** Bounds what all callers together may have a server put together in memory. */
 import { TendonError } from "../../kit/errors.ts";
 
+/** Of all texts that one call has put together. */
+export const MAX_CALL_BYTES = 64 * 1024 * 1024;
+
 export class ByteBudget {
   private readonly maxBytes: number;
   private taken = 0;
@@ -20,4 +23,13 @@ export class ByteBudget {
   giveBack(bytes: number): void {
     this.taken -= bytes;
   }
+}
+
+/** MESSAGE_TOO_LARGE. */
+export function checkBytes(bytes: number, limit: number, field: string): void {
+  if (bytes <= limit) return;
+  throw new TendonError("MESSAGE_TOO_LARGE", `${field}: has more than ${limit} bytes`, {
+    field,
+    limit: String(limit),
+  });
 }

@@ -27,6 +27,7 @@ import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
+import type { GivenFiles } from "./given-files.ts";
 import { withRubrics } from "./outcome-definitions.ts";
 import { attachRepositories } from "./repositories.ts";
 import { ownVaultOf } from "./repository-tokens.ts";
@@ -47,19 +48,22 @@ export interface CreationDeps {
 }
 
 /**
- * NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, NOT_CONFIGURED without
- * a default environment, or for a token while no proxy has published a key.
+ * NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE,
+ * UNAVAILABLE, NOT_CONFIGURED without a default environment, or for a token while no proxy has published a key. `givenFiles`
+ * are closed by the caller, once the session is made.
  */
 export async function newSession(
   deps: CreationDeps,
   request: CreateSessionRequest,
   principal: Principal,
   workspaceId: string,
+  givenFiles: GivenFiles,
 ): Promise<NewSession> {
   checkTexts(request);
   const checked = checkEmit(principal, request.initialEvents, undefined, "initial_events").events;
   const place = { workspaceId, sessionId: "" };
-  const events = await withRubrics(deps.files, checked, place, "initial_events");
+  const judged = await withRubrics(deps.files, checked, place, "initial_events");
+  const events = await givenFiles.beside(judged, workspaceId, "initial_events");
   const agent = await agentOf(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);

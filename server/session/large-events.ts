@@ -1,5 +1,5 @@
 /** Puts the pieces of large events together. */
-import { invalidField, TendonError } from "../../kit/errors.ts";
+import { invalidField } from "../../kit/errors.ts";
 import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import {
   type EmitEventsRequest,
@@ -7,9 +7,7 @@ import {
   EventText,
   type EventTextPiece,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import type { ByteBudget } from "./byte-budget.ts";
-
-const MAX_CALL_BYTES = 64 * 1024 * 1024;
+import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "./byte-budget.ts";
 
 /** What a caller sends, piece by piece; `close` gives the memory back. */
 export class LargeEvents {
@@ -77,14 +75,6 @@ export class LargeEvents {
     if (known) known.pieces.push(chunk);
     else this.texts.set(key, { event: eventIndex, text: name, pieces: [chunk] });
   }
-}
-
-function checkBytes(bytes: number, limit: number, field: string): void {
-  if (bytes <= limit) return;
-  throw new TendonError("MESSAGE_TOO_LARGE", `${field}: has more than ${limit} bytes`, {
-    field,
-    limit: String(limit),
-  });
 }
 
 function textOf(pieces: readonly Uint8Array[], path: string): string {

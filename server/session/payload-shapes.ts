@@ -35,8 +35,8 @@ const SHAPES: Readonly<Record<string, (payload: Fields, path: string) => void>> 
     }
   },
   "user.custom_tool_result": (payload, path) =>
-    toolResult(payload, path, "custom_tool_use_id", CLIENT_RESULT_BLOCKS),
-  "user.tool_result": (payload, path) => toolResult(payload, path, "tool_use_id", WORKER_RESULT_BLOCKS),
+    toolResult(payload, path, "custom_tool_use_id", RESULT_BLOCKS),
+  "user.tool_result": (payload, path) => toolResult(payload, path, "tool_use_id", RESULT_BLOCKS),
   "user.define_outcome": (payload, path) => {
     boundedText(MAX_DESCRIPTION_CHARS)(payload.description, `${path}.description`);
     tagged({ text: rubricText, file: fileSource })(payload.rubric, `${path}.rubric`);
@@ -145,20 +145,11 @@ const base64Source = (source: Fields, path: string) => {
     throw invalidField(`${path}.data`, "is not base64");
 };
 
-/** Brains do not open stored files: a model would be shown a line that names the source, and nothing else. */
-const unseenFile = (_: Fields, path: string) => {
-  throw invalidField(
-    `${path}.type`,
-    'must not be "file": give the session the file among its resources, or send it as base64 or text',
-  );
-};
-
-type SourceCheck = (source: Fields, path: string) => void;
-
-const imageBlock = (file: SourceCheck) => (block: Fields, path: string) =>
-  tagged({ base64: base64Source, url: urlSource, file })(block.source, `${path}.source`);
-const documentBlock = (file: SourceCheck) => (block: Fields, path: string) => {
-  tagged({ base64: base64Source, text: plainSource, url: urlSource, file })(block.source, `${path}.source`);
+const imageBlock = (block: Fields, path: string) =>
+  tagged({ base64: base64Source, url: urlSource, file: fileSource })(block.source, `${path}.source`);
+const documentBlock = (block: Fields, path: string) => {
+  const sources = { base64: base64Source, text: plainSource, url: urlSource, file: fileSource };
+  tagged(sources)(block.source, `${path}.source`);
   optional(anyText)(block.title, `${path}.title`);
   optional(anyText)(block.context, `${path}.context`);
 };
@@ -170,23 +161,16 @@ const searchResultBlock = (block: Fields, path: string) => {
 
 const MESSAGE_BLOCKS: Cases = {
   text: textBlock,
-  image: imageBlock(unseenFile),
-  document: documentBlock(unseenFile),
+  image: imageBlock,
+  document: documentBlock,
   redacted: () => {},
 };
-const CLIENT_RESULT_BLOCKS: Cases = {
+const RESULT_BLOCKS: Cases = {
   text: textBlock,
-  image: imageBlock(unseenFile),
-  document: documentBlock(unseenFile),
+  image: imageBlock,
+  document: documentBlock,
   search_result: searchResultBlock,
 };
-/** A worker's call has run: its result is kept as far as it can be. */
-const WORKER_RESULT_BLOCKS: Cases = {
-  ...CLIENT_RESULT_BLOCKS,
-  image: imageBlock(fileSource),
-  document: documentBlock(fileSource),
-};
-
 function problem(value: unknown, wanted: string): string {
   return value === undefined ? `is missing; it must be ${wanted}` : `must be ${wanted}`;
 }

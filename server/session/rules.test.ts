@@ -121,17 +121,9 @@ describe("bad input names the field", () => {
       "payload.content[0].source.data",
     ],
     [
-      "a document that is a stored file, which no model would be shown",
-      message({ type: "document", source: { type: "file", file_id: "file_a" } }),
-      "payload.content[0].source.type",
-    ],
-    [
-      "an image in a client's result that is a stored file",
-      input("user.custom_tool_result", {
-        custom_tool_use_id: "x",
-        content: [{ type: "image", source: { type: "file", file_id: "file_a" } }],
-      }),
-      "payload.content[0].source.type",
+      "a document that is a stored file without a name",
+      message({ type: "document", source: { type: "file" } }),
+      "payload.content[0].source.file_id",
     ],
     [
       "an image in a system message",
@@ -181,14 +173,6 @@ describe("bad input names the field", () => {
     ["a thread that is none", input("acme.a", {}, { threadId: "sesn_1" }), "thread_id"],
   ])("%s", (_, event, field) => {
     expect(outcome(CLIENT, [message(text), event])).toBe(`INVALID_FIELD events[1].${field}`);
-  });
-
-  test("a stored file in a message is refused with what to do instead; in a worker's result, whose call has run, it is kept", () => {
-    const block = { type: "image", source: { type: "file", file_id: "file_a" } };
-    expect(() => checkEmit(CLIENT, [message(block)], undefined)).toThrow(/resources.*base64/);
-    expect(outcome(WORKER, [input("user.tool_result", { tool_use_id: "sevt_1", content: [block] })])).toBe(
-      "client",
-    );
   });
 
   test("two events of one request with the same id, or that answer the same call", () => {

@@ -92,13 +92,18 @@ function authorityOf(principal: Principal, lease: LeaseProof | undefined): Autho
   return "client";
 }
 
+/** Of a key that opens one session, or one environment's work, and nothing else of its workspace. */
+export function isBound({ kind }: Principal): boolean {
+  return kind === "worker" || kind === "session" || kind === "work_item";
+}
+
 function checkType(principal: Principal, authority: Authority, type: string, path: string): void {
   const prefix = type.slice(0, type.indexOf("."));
   if (authority === "brain") {
     if (BRAIN_PREFIXES.has(prefix)) return;
     throw typeNotAllowed(path, type, "a harness appends what brains say");
   }
-  if (principal.kind === "worker" || principal.kind === "session" || principal.kind === "work_item") {
+  if (isBound(principal)) {
     if (WORKER_TYPES.has(type)) return;
     throw typeNotAllowed(
       path,
@@ -167,7 +172,8 @@ function checkAnswer(type: string, payload: string, firstAnswer: Map<string, str
   firstAnswer.set(answers, path);
 }
 
-function checkSize(payload: string, internal: string, path: string): void {
+/** MESSAGE_TOO_LARGE. */
+export function checkSize(payload: string, internal: string, path: string): void {
   const bytes = Buffer.byteLength(payload) + Buffer.byteLength(internal);
   if (bytes <= MAX_EVENT_BYTES) return;
   throw new TendonError(

@@ -8,7 +8,6 @@ import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
-import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import { EventSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type {
   AgentChange,
@@ -37,7 +36,7 @@ import { toSessionMessage } from "../ports/session-message.ts";
 import type { BudgetStore } from "../store/budgets.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
 import type { ClientCallStore } from "../store/client-calls.ts";
-import type { EventStore, NewEvent } from "../store/events.ts";
+import type { EventStore } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
 import type { OutcomeStore } from "../store/outcomes.ts";
 import { sessionArchived } from "../store/refusals.ts";
@@ -45,23 +44,21 @@ import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } fro
 import type { ThreadStore } from "../store/threads.ts";
 import type { WorkStore } from "../store/work.ts";
 import { changedAgent } from "./agent-change.ts";
-import { appendClientEvents } from "./append-client-events.ts";
-import { checkBudget } from "./budget-check.ts";
-import { ByteBudget } from "./byte-budget.ts";
+import type { ByteBudget } from "./byte-budget.ts";
 import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
+import { emitEvents, traceParentOf } from "./emit-events.ts";
 import { toEventMessage } from "./event-message.ts";
 import { exportLog } from "./export-log.ts";
+import { GivenFiles } from "./given-files.ts";
 import type { Hub } from "./hub.ts";
 import { importLog } from "./import-log.ts";
 import { LargeEvents } from "./large-events.ts";
 import { listSessions } from "./listing.ts";
 import { announceAppended, headOf } from "./log.ts";
-import { definesOutcome, withRubrics } from "./outcome-definitions.ts";
+import { definesOutcome } from "./outcome-definitions.ts";
 import { Places } from "./places.ts";
-import { toReceipt } from "./receipt.ts";
-import { checkEmit, checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
+import { checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
 import { boundsOf } from "./slice.ts";
-import { addressEvents } from "./thread-addressing.ts";
 import type { TreeEndings } from "./tree-endings.ts";
 import type { TreeRelay } from "./tree-relay.ts";
 import { checkVaults } from "./vault-check.ts";
@@ -82,6 +79,8 @@ export interface SessionServiceDeps extends CreationDeps {
   readonly relay: () => Pick<TreeRelay, "relay">;
   /** What this replica signs checkpoints with. */
   readonly signingKey: SigningKey;
+  /** Bounds large texts that are being put together. */
+  readonly assembly: ByteBudget;
   readonly hub: Hub;
   readonly dispatch: HarnessDispatch;
   readonly hands: Pick<HandControl, "releaseSession">;
@@ -96,13 +95,10 @@ const MAX_SLICE_BYTES = 2 * 1024 * 1024;
 const CHUNK_BYTES = 1024 * 1024;
 /** A text is cut by Postgres, which has to unpack all of it each time: read in larger pieces than are sent. */
 const READ_BYTES = 4 * CHUNK_BYTES;
-/** Of large events and lines of imports that are being put together, of all callers. */
-const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
 
 export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
   private readonly deps: SessionServiceDeps;
   private readonly places: Places;
-  private readonly assembly = new ByteBudget(MAX_ASSEMBLY_BYTES);
 
   constructor(deps: SessionServiceDeps) {
     this.deps = deps;
@@ -112,10 +108,15 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   async createSession(request: CreateSessionRequest, context: RpcContext) {
     const principal = principalOf(context);
     const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
-    const wanted = await newSession(this.deps, request, principal, workspaceId);
-    const made = await this.deps.sessions.create(wanted);
-    const hasOutcome = wanted.events.some(definesOutcome);
-    return this.changed(await traced(this.deps.events, made, traceParentOf(context)), hasOutcome);
+    const given = new GivenFiles(this.deps.files, this.deps.assembly);
+    try {
+      const wanted = await newSession(this.deps, request, principal, workspaceId, given);
+      const made = await this.deps.sessions.create(wanted);
+      const hasOutcome = wanted.events.some(definesOutcome);
+      return this.changed(await traced(this.deps.events, made, traceParentOf(context)), hasOutcome);
+    } finally {
+      given.close();
+    }
   }
 
   async getSession({ sessionId }: GetSessionRequest, context: RpcContext) {
@@ -196,7 +197,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async emitLargeEvents(requests: AsyncIterable<EmitLargeEventsRequest>, context: RpcContext) {
-    const large = new LargeEvents(this.assembly);
+    const large = new LargeEvents(this.deps.assembly);
     try {
       const request = await large.read(requests, ({ sessionId }) => this.checkPlace(sessionId, context));
       return await this.emit(request, context);
@@ -206,35 +207,13 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   private async emit(request: EmitEventsRequest, context: RpcContext) {
-    const { sessionId, expectedPosition, lease } = request;
-    const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
-    const { budgets } = this.deps;
-    if (authority === "brain") await checkBudget(budgets, sessionId, checked);
-    const events = authority === "client" ? await this.fromClient(sessionId, checked) : checked;
-    const append = {
-      sessionId,
-      events,
-      authority,
-      expectedPosition,
-      lease: lease && { leaseId: lease.leaseId, epoch: lease.epoch },
-      traceParent: authority === "client" ? traceParentOf(context) : undefined,
-    };
-    const appended =
-      authority === "client"
-        ? await appendClientEvents(this.deps, append, isWorker(principalOf(context)))
-        : await this.deps.events.append(append);
-    announceAppended(this.deps.hub, sessionId, appended, lease?.leaseId);
-    // Not waited for: the client's word is in the log, and what is lost here is found within a second.
-    if (events.some(({ type, threadId }) => threadId !== "" || type === "user.interrupt"))
-      void this.deps.relay().relay(sessionId);
-    return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
-  }
-
-  /** Each with its thread, and with what a brain needs beside it. */
-  private async fromClient(sessionId: string, checked: readonly NewEvent[]): Promise<NewEvent[]> {
-    const events = await addressEvents(this.deps.threads, sessionId, checked);
-    const { workspaceId } = await this.places.get(sessionId);
-    return withRubrics(this.deps.files, events, { workspaceId, sessionId });
+    const { workspaceId } = await this.places.get(request.sessionId);
+    const given = new GivenFiles(this.deps.files, this.deps.assembly);
+    try {
+      return await emitEvents(this.deps, request, { context, workspaceId, given });
+    } finally {
+      given.close();
+    }
   }
 
   async getEvents(request: GetEventsRequest, context: RpcContext) {
@@ -338,7 +317,7 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   async importSession(requests: AsyncIterable<ImportSessionRequest>, context: RpcContext) {
     const principal = principalOf(context);
     const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
-    const budget = this.assembly;
+    const budget = this.deps.assembly;
     return this.changed(await importLog(this.deps, { requests, principal, workspaceId, budget }));
   }
 
@@ -429,9 +408,4 @@ async function traced(
   const { session, appended } = made;
   if (appended === undefined || traceParent === undefined) return made;
   return { session, appended: await events.keepTrace(session.sessionId, appended, traceParent) };
-}
-
-function traceParentOf(context: RpcContext): string | undefined {
-  const trace = traceOf(context);
-  return trace && formatTraceParent(trace);
 }

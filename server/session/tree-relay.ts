@@ -181,10 +181,11 @@ export class TreeRelay implements Service {
   }
 
   /** What a client says to a thread. */
-  private async passDown(root: TreePlace, { eventId, type, threadId, payload }: TreeNews): Promise<void> {
+  private async passDown(root: TreePlace, news: TreeNews): Promise<void> {
+    const { eventId, type, threadId, payload, internal } = news;
     const target = await this.deps.threads.place(threadId);
     if (target?.rootSessionId !== root.sessionId || target.sessionId === root.sessionId) return;
-    const said = { id: eventId, type, threadId: "", payload, internal: undefined };
+    const said = { id: eventId, type, threadId: "", payload, internal };
     await this.append(threadId, [said]);
   }
 

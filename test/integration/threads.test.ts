@@ -369,12 +369,17 @@ describe("clients of a session with threads", () => {
     );
     const [thread] = await rig.threadsOf(sessionId);
     expect(ask.threadId).toBe(thread!.id);
-    const payload = JSON.stringify({ custom_tool_use_id: ask.id, content: [{ type: "text", text: "blue" }] });
+    const fileId = await rig.file("a blue ball");
+    const document = { type: "document", source: { type: "file", file_id: fileId } };
+    const content = [{ type: "text", text: "blue" }, document];
+    const payload = JSON.stringify({ custom_tool_use_id: ask.id, content });
     await rig.sessions.emitEvents({ sessionId, events: [{ type: "user.custom_tool_result", payload }] });
     await rig.rested(sessionId, StopReason.END_TURN);
     const log = await rig.log(sessionId);
     expectWhole(log);
-    expect(payloads(log, "agent.message").at(-1)).toMatchObject({ content: [{ text: "told blue" }] });
+    expect(payloads(log, "agent.message").at(-1)).toMatchObject({
+      content: [{ text: "told blue: a blue ball" }],
+    });
     const answer = log.find(({ type }) => type === "user.custom_tool_result")!;
     expect(answer.threadId).toBe(thread!.id);
     expect((await rig.log(thread!.id)).filter(({ id }) => id === answer.id)).toHaveLength(1);
@@ -436,6 +441,9 @@ describe("clients of a session with threads", () => {
 function answersOf({ history }: LoopTurn): string {
   return history
     .filter(({ type }) => type === "user.custom_tool_result")
-    .map((event) => (payloadOf(event).content as { text: string }[])[0]!.text)
+    .map((event) => {
+      const [said, document] = payloadOf(event).content as { text: string; source: { data: string } }[];
+      return `${said!.text}: ${document!.source.data}`;
+    })
     .join();
 }

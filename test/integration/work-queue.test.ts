@@ -1,5 +1,5 @@
 /** The work queue of self-hosted environments, route by route, by the official client. */
-import Anthropic from "@anthropic-ai/sdk";
+import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { followInstructions, toolUse, turn } from "../kit/fake-messages-api.ts";
@@ -261,6 +261,23 @@ describe("a call in the queue", () => {
       holder.beta.sessions.events.send(at.sessionId, result("sevt_nobody", "hello")),
     ).rejects.toMatchObject({ status: 400 });
     expect(ofType(await rig.events(at.sessionId), "user.tool_result")).toHaveLength(1);
+  });
+
+  it("is answered with a file of the workspace in vain: its key does not open that", async () => {
+    const at = await waiting();
+    const { holder } = await claimed(at);
+    const file = await toFile(Buffer.from("only for others"), "others.txt");
+    const { id } = await rig.client.beta.files.upload({ file });
+    const content = [
+      { type: "text" as const, text: "look" },
+      { type: "document" as const, source: { type: "file" as const, file_id: id } },
+    ];
+    const answer = { type: "user.tool_result" as const, tool_use_id: at.callId, content };
+    await holder.beta.sessions.events.send(at.sessionId, { events: [answer] });
+    await rig.idle(at.sessionId, "end_turn");
+    const told = rig.api.requests.at(-1)!.body.toString();
+    expect(told).toContain("[document left out: its source is of type");
+    expect(told).not.toContain("only for others");
   });
 
   it("has a result of its own when its holder was not heard from, before the item is offered again (X1, X3)", async () => {

@@ -7,6 +7,7 @@ import type { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
+import { FileService } from "../../proto/gen/tendon/v1/file_service_pb.js";
 import { type Session, SessionStatus } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../../proto/gen/tendon/v1/thread_service_pb.js";
@@ -117,6 +118,16 @@ export class TreeRig {
     const full = { tools, ...PUPPET, ...spec, name, ...(agents.length > 0 && { multiagent }) };
     const { agent } = await this.server.client(AgentService).createAgent({ spec: full as Spec });
     return agent!.id;
+  }
+
+  /** A text of the workspace, by its id. */
+  async file(text: string): Promise<string> {
+    const upload = this.server.client(FileService).uploadFile();
+    await upload.send({ kind: { case: "start", value: { filename: "a.txt" } } });
+    await upload.send({ kind: { case: "chunk", value: Buffer.from(text) } });
+    await upload.send({ kind: { case: "end", value: {} } });
+    const { file } = await upload.end();
+    return file!.id;
   }
 
   /** A session of the agent that gets this as its first message. */

@@ -1330,7 +1330,7 @@ export declare const SessionService: GenService<{
    *
    * Effect: one new session; work is handed to a harness when an initial event asks for it.
    * Idempotency: a repeat with the same request_id and content returns the first session.
-   * Fails: NOT_FOUND for an agent, environment or memory store of another workspace, AGENT_ARCHIVED,
+   * Fails: NOT_FOUND for an agent, environment, memory store or file of another workspace, AGENT_ARCHIVED,
    * ENVIRONMENT_ARCHIVED, MEMORY_STORE_ARCHIVED, REQUEST_ID_REUSED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, NOT_CONFIGURED for
    * a repository's token while no proxy has published a key. Tokens are not compared: a repeat is told by all the rest.
    * Callers: client, admin.
@@ -1422,12 +1422,14 @@ export declare const SessionService: GenService<{
    * Appends events in order, all or none. When the answer arrives, they are on disk.
    *
    * Effect: the events get the next positions. Clients may append `user.*`, `system.message` and types with a prefix
-   * of their own (`acme.created`); a harness appends what brains may, with its lease.
+   * of their own (`acme.created`); a harness appends what brains may, with its lease. Of files that a client names as the
+   * source of an image or a document, the bytes are kept beside the event, for brains.
    * Idempotency: an event whose id is already in the log returns the first position when type, thread, payload and
    * internal are equal. Without ids a retry may append twice.
-   * Fails: NOT_FOUND, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
+   * Fails: NOT_FOUND, also for a file, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
    * `head`), LEASE_FENCED, CALL_ALREADY_ANSWERED, OUTCOME_ACTIVE for a `user.define_outcome` while the session works
-   * towards another (metadata `outcome_id`), INVALID_FIELD, MESSAGE_TOO_LARGE.
+   * towards another (metadata `outcome_id`), INVALID_FIELD, MESSAGE_TOO_LARGE, UNAVAILABLE while too many large ones are
+   * on their way.
    * Callers: client, admin, harness, worker, session, work_item.
    *
    * @generated from rpc tendon.v1.SessionService.EmitEvents

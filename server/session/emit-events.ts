@@ -1,0 +1,78 @@
+/** Appends what somebody says: a brain with its lease, or a client, whose words get beside them what a brain needs to know. */
+import type { RpcContext } from "../../kit/rpc/context.ts";
+import { formatTraceParent, traceOf } from "../../kit/trace.ts";
+import type { EmitEventsRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { FileAttachments } from "../ports/files.ts";
+import { principalOf } from "../ports/principal.ts";
+import type { BudgetStore } from "../store/budgets.ts";
+import type { NewEvent } from "../store/events.ts";
+import type { ThreadStore } from "../store/threads.ts";
+import { appendClientEvents, type ClientAppendDeps } from "./append-client-events.ts";
+import { checkBudget } from "./budget-check.ts";
+import type { GivenFiles } from "./given-files.ts";
+import type { Hub } from "./hub.ts";
+import { announceAppended } from "./log.ts";
+import { withRubrics } from "./outcome-definitions.ts";
+import { toReceipt } from "./receipt.ts";
+import { checkEmit, isBound } from "./rules.ts";
+import { addressEvents } from "./thread-addressing.ts";
+import type { TreeRelay } from "./tree-relay.ts";
+import { isWorker } from "./worker-view.ts";
+
+export interface EmitDeps extends ClientAppendDeps {
+  readonly budgets: BudgetStore;
+  readonly files: FileAttachments;
+  readonly threads: ThreadStore;
+  readonly hub: Hub;
+  readonly relay: () => Pick<TreeRelay, "relay">;
+}
+
+interface Caller {
+  readonly context: RpcContext;
+  readonly workspaceId: string;
+  /** Closed by the caller. */
+  readonly given: GivenFiles;
+}
+
+export async function emitEvents(deps: EmitDeps, request: EmitEventsRequest, caller: Caller) {
+  const { context } = caller;
+  const { sessionId, expectedPosition, lease } = request;
+  const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
+  if (authority === "brain") await checkBudget(deps.budgets, sessionId, checked);
+  const events = authority === "client" ? await fromClient(deps, sessionId, checked, caller) : checked;
+  const append = {
+    sessionId,
+    events,
+    authority,
+    expectedPosition,
+    lease: lease && { leaseId: lease.leaseId, epoch: lease.epoch },
+    traceParent: authority === "client" ? traceParentOf(context) : undefined,
+  };
+  const appended =
+    authority === "client"
+      ? await appendClientEvents(deps, append, isWorker(principalOf(context)))
+      : await deps.events.append(append);
+  announceAppended(deps.hub, sessionId, appended, lease?.leaseId);
+  // Not waited for: the client's word is in the log, and what is lost here is found within a second.
+  if (events.some(({ type, threadId }) => threadId !== "" || type === "user.interrupt"))
+    void deps.relay().relay(sessionId);
+  return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
+}
+
+/** Each with its thread, and with what a brain needs beside it. */
+async function fromClient(
+  { threads, files }: Pick<EmitDeps, "threads" | "files">,
+  sessionId: string,
+  checked: readonly NewEvent[],
+  { context, workspaceId, given }: Caller,
+): Promise<NewEvent[]> {
+  const addressed = await addressEvents(threads, sessionId, checked);
+  const events = await withRubrics(files, addressed, { workspaceId, sessionId });
+  // Naming a file must not show it to a key that does not open it otherwise.
+  return isBound(principalOf(context)) ? events : given.beside(events, workspaceId);
+}
+
+export function traceParentOf(context: RpcContext): string | undefined {
+  const trace = traceOf(context);
+  return trace && formatTraceParent(trace);
+}

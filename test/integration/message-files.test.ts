@@ -1,0 +1,227 @@
+/** Files that messages and results name by their ids: the built programs, the official client, the model faked at its wire. */
+import { createHash } from "node:crypto";
+import Anthropic, { toFile } from "@anthropic-ai/sdk";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
+import {
+  type FakeMessagesApi,
+  type MessagesRequest,
+  startFakeMessagesApi,
+  toolUse,
+  turn,
+} from "../kit/fake-messages-api.ts";
+import { type Platform, startPlatform } from "../kit/platform.ts";
+
+const PNG = Buffer.from(
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+  "base64",
+);
+/** Larger than what a brain reads with a page of events. */
+const PDF = Buffer.concat([Buffer.from("%PDF-1.7\n"), Buffer.alloc(1024 * 1024, "x")]);
+
+let api: FakeMessagesApi;
+let platform: Platform;
+let client: Anthropic;
+let agent: string;
+let environment: string;
+
+beforeAll(async () => {
+  api = await startFakeMessagesApi({ script: answerTo });
+  platform = await startPlatform({
+    programs: ["harness"],
+    env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
+  });
+  client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
+  const tools = [
+    {
+      type: "custom" as const,
+      name: "scan",
+      description: "scans",
+      input_schema: { type: "object" as const },
+    },
+  ];
+  agent = (await client.beta.agents.create({ name: "a", model: "claude-test", tools })).id;
+  environment = (await client.beta.environments.create({ name: "e", config: { type: "cloud" } })).id;
+});
+
+afterAll(async () => {
+  await platform?.stop();
+  await api?.stop();
+  expect(api?.refusals).toEqual([]);
+});
+
+function answerTo({ messages }: MessagesRequest) {
+  const asksToScan = messages.at(-1)?.content.some((block) => block.type === "text" && block.text === "scan");
+  return asksToScan ? turn([toolUse("scan", {})]) : turn(["seen"]);
+}
+
+const upload = async (name: string, bytes: Uint8Array) =>
+  (await client.beta.files.upload({ file: await toFile(bytes, name) })).id;
+
+const newSession = (initial_events: object[] = []) =>
+  client.beta.sessions.create({ agent, environment_id: environment, initial_events } as never);
+
+const send = (sessionId: string, ...events: object[]) =>
+  client.beta.sessions.events.send(sessionId, { events } as never);
+
+const say = (...content: object[]) => ({ type: "user.message", content });
+const text = (said: string) => ({ type: "text", text: said });
+const image = (file_id: string) => ({ type: "image", source: { type: "file", file_id } });
+const document = (file_id: string, more: object = {}) => ({
+  type: "document",
+  source: { type: "file", file_id },
+  ...more,
+});
+
+async function eventsOf(sessionId: string): Promise<Record<string, unknown>[]> {
+  const found: Record<string, unknown>[] = [];
+  for await (const event of client.beta.sessions.events.list(sessionId)) found.push(event as never);
+  return found;
+}
+
+const idle = (sessionId: string, times: number) =>
+  eventually(
+    async () =>
+      (await eventsOf(sessionId)).filter(({ type }) => type === "session.status_idle").length >= times,
+    { withinMs: 60_000, everyMs: 20 },
+  );
+
+type Block = Record<string, unknown> & { content?: Block[] };
+
+/** Blocks of these types that the newest request shows, those within results too. */
+function shown(...types: string[]): Block[] {
+  const { messages } = api.requests.at(-1)!.json as unknown as { messages: { content: Block[] }[] };
+  const blocks = messages
+    .flatMap(({ content }) => content)
+    .flatMap((block) => [block, ...(block.content ?? [])]);
+  return blocks
+    .filter(({ type }) => types.includes(String(type)))
+    .map(({ cache_control: _, source, ...block }) => ({ ...block, source: summary(source) }));
+}
+
+/** Bytes by their hash: a difference is read more easily. */
+function summary(source: unknown): unknown {
+  const { data, ...rest } = (source ?? {}) as { data?: string };
+  return {
+    ...rest,
+    sha256: createHash("sha256")
+      .update(data ?? "")
+      .digest("hex"),
+  };
+}
+
+const inline = (media_type: string, bytes: Buffer) =>
+  summary({ type: "base64", media_type, data: bytes.toString("base64") });
+
+describe("a file that a message names", () => {
+  it("is shown to the model as if it had been sent along, also after it was deleted, and in a fork", async () => {
+    const [picture, report, notes] = await Promise.all([
+      upload("picture.bin", PNG),
+      upload("report.pdf", PDF),
+      upload("notes.md", Buffer.from("# Größe\n")),
+    ]);
+    const sent = [
+      text("look"),
+      image(picture),
+      document(report, { title: "Report", context: "of last week" }),
+      document(notes),
+    ];
+    const session = await newSession([say(...sent)]);
+    await idle(session.id, 1);
+    const expected = [
+      { type: "image", source: inline("image/png", PNG) },
+      {
+        type: "document",
+        source: inline("application/pdf", PDF),
+        title: "Report",
+        context: "of last week",
+      },
+      { type: "document", source: summary({ type: "text", media_type: "text/plain", data: "# Größe\n" }) },
+    ];
+    expect(shown("image", "document")).toEqual(expected);
+    const [message] = (await eventsOf(session.id)).filter(({ type }) => type === "user.message");
+    expect(message!.content).toEqual(sent);
+
+    for (const id of [picture, report, notes]) await client.beta.files.delete(id);
+    await send(session.id, say(text("again")));
+    await idle(session.id, 2);
+    expect(shown("image", "document")).toEqual(expected);
+
+    const { session: fork } = await platform.client(SessionService).forkSession({ sessionId: session.id });
+    await send(fork!.id, say(text("in the fork")));
+    await idle(fork!.id, 3);
+    expect(shown("text").at(-1)).toMatchObject(text("in the fork"));
+    expect(shown("image", "document")).toEqual(expected);
+  });
+
+  it("is shown where a client's tool answers with it", async () => {
+    const scan = await upload("scan.png", PNG);
+    const session = await newSession([say(text("scan"))]);
+    await idle(session.id, 1);
+    const [call] = (await eventsOf(session.id)).filter(({ type }) => type === "agent.custom_tool_use");
+    await send(session.id, {
+      type: "user.custom_tool_result",
+      custom_tool_use_id: call!.id,
+      content: [text("done"), image(scan)],
+    });
+    await idle(session.id, 2);
+    expect(shown("image")).toEqual([{ type: "image", source: inline("image/png", PNG) }]);
+  });
+});
+
+describe("refused, with nothing kept", () => {
+  it.each([
+    ["a file that is not there", () => Promise.resolve("file_none"), document, 404, /file_none/],
+    ["a file that is gone", goneFile, document, 404, /file_/],
+    [
+      "a text as an image",
+      () => upload("a.png", Buffer.from("text")),
+      image,
+      400,
+      /source\.file_id: is no image/,
+    ],
+    [
+      "an archive",
+      () => upload("a.docx", Buffer.from("PK\x03\x04\0")),
+      document,
+      400,
+      /neither a PDF nor text/,
+    ],
+    ["a file that no event can hold", largeFile, document, 413, /source\.file_id: has more than \d+ bytes/],
+  ])("%s", async (_, file, block, status, why) => {
+    const session = await newSession();
+    const id = await file();
+    const refused = { status, message: expect.stringMatching(why) };
+    await expect(send(session.id, say(text("first")), say(block(id)))).rejects.toMatchObject(refused);
+    expect(await eventsOf(session.id)).toEqual([]);
+    await expect(newSession([say(block(id))])).rejects.toMatchObject(refused);
+  });
+
+  it("more than a hundred of them in a request", async () => {
+    const note = await upload("note.txt", Buffer.from("note"));
+    const session = await newSession();
+    const many = Array.from({ length: 51 }, () => document(note));
+    await expect(send(session.id, say(...many), say(...many))).rejects.toMatchObject({
+      status: 400,
+      message: expect.stringContaining(
+        "events[1].content[49].source.file_id: a request has at most 100 blocks",
+      ),
+    });
+    await send(session.id, say(...many), say(...many.slice(0, 49)));
+    await idle(session.id, 1);
+    expect(shown("document")).toHaveLength(100);
+  });
+});
+
+async function goneFile(): Promise<string> {
+  const id = await upload("gone.txt", Buffer.from("gone"));
+  await client.beta.files.delete(id);
+  return id;
+}
+
+let large: Promise<string> | undefined;
+function largeFile(): Promise<string> {
+  large ??= upload("large.pdf", Buffer.concat([Buffer.from("%PDF-"), Buffer.alloc(25 * 1024 * 1024)]));
+  return large;
+}
