@@ -12,6 +12,11 @@ export function refuseNul(value: unknown, path: string): void {
   }
 }
 
+/** As `refuseNul`, of fields of a request, which are given by their names in the program. */
+export function refuseNulIn(fields: Readonly<Record<string, unknown>>): void {
+  for (const [name, value] of Object.entries(fields)) refuseNul(value, snake(name));
+}
+
 function refuseNulInObject(value: object, path: string): void {
   if ("case" in value && "value" in value) {
     refuseNul(value.value, `${path}.${snake(String(value.case))}`);

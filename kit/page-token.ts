@@ -43,7 +43,7 @@ function checkOf(query: PageQuery, body: string): string {
 function invalid(): TendonError {
   return new TendonError(
     "INVALID_PAGE_TOKEN",
-    "page_token: not a token of this list; ask for the first page with an empty token",
+    "page_token: is of no page of this list; leave it out for the first page",
     { field: "page_token" },
   );
 }

@@ -29,6 +29,7 @@ export interface TrialResult {
   hasRefreshToken: boolean;
   refreshStatus: string;
   refreshHttpStatus: number;
+  probed: boolean;
 }
 
 const ANSWER_WITHIN_MS = 10_000;
@@ -43,6 +44,7 @@ export async function tryCredential(deps: TrialDeps, credential: VersionedCreden
     hasRefreshToken: credential.opened.secret.refreshToken !== "",
     refreshStatus: "",
     refreshHttpStatus: 0,
+    probed: false,
   };
   const current = await refreshed(deps, credential, result);
   if (current === undefined) return result;
@@ -98,6 +100,7 @@ async function probe(deps: TrialDeps, opened: Opened, result: TrialResult): Prom
     result.detail = request;
     return;
   }
+  result.probed = true;
   const limit = new AbortController();
   const stop = deps.clock.after(ANSWER_WITHIN_MS, () => limit.abort());
   try {

@@ -6,7 +6,7 @@ import type { Clock } from "../../kit/clock.ts";
 import { notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -264,7 +264,7 @@ export class AdminServiceHandler implements ServiceImplementation<typeof AdminSe
 
 function auditFilter(request: ListAuditEntriesRequest, workspaceId: string | undefined) {
   const { subject, actor, action, sessionId, since, until, ascending } = request;
-  refuseNul({ subject, actor, action, sessionId }, "request");
+  refuseNulIn({ subject, actor, action, sessionId });
   return {
     workspaceId,
     subject: subject || undefined,

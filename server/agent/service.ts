@@ -1,5 +1,6 @@
 /** AgentService. */
 import { create } from "@bufbuild/protobuf";
+import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
@@ -20,7 +21,7 @@ import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
-import { checkMembersExist } from "./members.ts";
+import { checkMembersExist, withPinnedMembers } from "./members.ts";
 import { checkAgentSpec } from "./rules.ts";
 
 export interface AgentDeps {
@@ -40,16 +41,16 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     this.agents = deps.agents;
   }
 
-  async createAgent({ requestId, spec }: CreateAgentRequest, context: RpcContext) {
+  async createAgent({ requestId, spec, pinMembers }: CreateAgentRequest, context: RpcContext) {
     const wanted = spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
-    await checkMembersExist(this.agents, wanted, workspaceId);
+    const members = await checkMembersExist(this.agents, wanted, workspaceId);
     await this.deps.skills.check(wanted, workspaceId);
     const agent = await this.agents.create({
       id: newId("agent"),
       workspaceId,
-      spec: wanted,
+      spec: pinMembers ? withPinnedMembers(wanted, members) : wanted,
       request: { requestId, contentHash: contentHash(AgentSpecSchema, wanted) },
     });
     return { agent };
@@ -62,9 +63,13 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
   async listAgents(request: ListAgentsRequest, context: RpcContext) {
     const workspaceId = scopeOf(principalOf(context));
     const { includeArchived } = request;
-    const query: PageQuery = ["agents", workspaceId, includeArchived];
+    const createdAtOrAfter = request.createdAtOrAfter && timestampDate(request.createdAtOrAfter);
+    const createdBefore = request.createdBefore && timestampDate(request.createdBefore);
+    const times = [createdAtOrAfter?.toISOString(), createdBefore?.toISOString()];
+    const query: PageQuery = ["agents", workspaceId, includeArchived, ...times];
     const page = pageOf(request, query);
-    const { items, next } = await this.agents.list({ workspaceId, includeArchived, page });
+    const filters = { workspaceId, includeArchived, createdAtOrAfter, createdBefore };
+    const { items, next } = await this.agents.list({ ...filters, page });
     return { agents: items, nextPageToken: encodePageToken(query, next) };
   }
 
@@ -76,14 +81,16 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     return { agents: items, nextPageToken: encodePageToken(query, next) };
   }
 
-  async updateAgent({ agentId, spec, expectedVersion }: UpdateAgentRequest, context: RpcContext) {
-    const wanted = spec ?? create(AgentSpecSchema);
+  async updateAgent(request: UpdateAgentRequest, context: RpcContext) {
+    const { agentId, expectedVersion, pinMembers } = request;
+    const wanted = request.spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
     const workspaceId = scopeOf(principalOf(context));
     const before = await this.find(agentId, 0, context);
-    await checkMembersExist(this.agents, wanted, before.workspaceId);
+    const members = await checkMembersExist(this.agents, wanted, before.workspaceId);
     await this.deps.skills.check(wanted, before.workspaceId);
-    const agent = await this.agents.update({ agentId, workspaceId, spec: wanted, expectedVersion });
+    const spec = pinMembers ? withPinnedMembers(wanted, members) : wanted;
+    const agent = await this.agents.update({ agentId, workspaceId, spec, expectedVersion });
     if (agent === undefined) throw notFound("agent", agentId);
     return { agent };
   }

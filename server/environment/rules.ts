@@ -96,10 +96,7 @@ function checkPackages({ packages, network, driver }: EnvironmentSpec): void {
   const mode = network?.mode ?? NetworkMode.UNSPECIFIED;
   const isClosed = mode === NetworkMode.LIMITED || mode === NetworkMode.NONE;
   if (isClosed && network?.allowPackageManagers !== true)
-    throw invalidField(
-      `spec.packages.${used}`,
-      "needs network.allow_package_managers where the network is limited",
-    );
+    throw invalidField(`spec.packages.${used}`, "needs allow_package_managers where the network is limited");
 }
 
 function checkNetwork({ mode, allowedHosts, allowMcpServers, allowPackageManagers }: Network): void {

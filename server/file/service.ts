@@ -4,7 +4,7 @@ import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNul, refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -68,13 +68,15 @@ export class FileServiceHandler implements ServiceImplementation<typeof FileServ
 
   async listFiles(request: ListFilesRequest, context: RpcContext) {
     const { fileIds, sessionId, pageSize, pageToken } = request;
-    refuseNul({ fileIds, sessionId }, "list");
+    refuseNulIn({ fileIds, sessionId });
     const workspaceId = scopeOf(principalOf(context));
     const { files } = this.deps.store;
     if (fileIds.length > 0) {
-      if (pageSize !== 0 || pageToken !== "" || sessionId !== "")
-        throw invalidField("file_ids", "stands alone: without a page's size, a token and a session");
-      return { files: await files.findAll(fileIds, workspaceId), nextPageToken: "" };
+      if (pageSize !== 0 || pageToken !== "")
+        throw invalidField("file_ids", "makes one page, which has no size and no cursor");
+      const found = await files.findAll(fileIds, workspaceId);
+      const isWanted = (file: File) => sessionId === "" || file.sessionId === sessionId;
+      return { files: found.filter(isWanted), nextPageToken: "" };
     }
     const query: PageQuery = ["files", workspaceId, sessionId];
     const after = decodePageToken(query, pageToken, 2) as Cursor | undefined;

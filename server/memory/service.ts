@@ -93,7 +93,7 @@ export class MemoryServiceHandler
     if (newPath !== undefined) checkPath(newPath, "new_path");
     if (content !== undefined) checkContent(content);
     if (newPath === undefined && content === undefined)
-      throw invalidField("content", "give content, new_path or both");
+      throw invalidField("content", "is needed where no new path is given");
     const write = writeOf(UpdateMemoryRequestSchema, request, context);
     const change = { memoryId, path, content, newPath, expectedSha256: request.expectedContentSha256 };
     const memory = await this.deps.store.memories.update({ ...write, ...change });

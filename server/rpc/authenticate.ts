@@ -17,14 +17,17 @@ import type { SessionTokens } from "../ports/session-tokens.ts";
 import type { ApiKeyStore, KeyIdentity } from "../store/api-keys.ts";
 import type { EnvironmentKeyIdentity, EnvironmentKeyStore } from "../store/environment-keys.ts";
 import type { IdentityStore } from "../store/identities.ts";
+import type { WorkspaceStore } from "../store/workspaces.ts";
 import { type Credential, credentialOf } from "./credential.ts";
 import { isOpen } from "./policy.ts";
+import { inChosenWorkspace, WORKSPACE_HEADER } from "./workspace-choice.ts";
 
 export interface AuthenticateDeps {
   readonly apiKeys: Pick<ApiKeyStore, "findByHash" | "touch">;
   readonly identities: Pick<IdentityStore, "findHandAgent">;
   readonly sessionTokens: Pick<SessionTokens, "verify">;
   readonly environmentKeys: Pick<EnvironmentKeyStore, "findByHash" | "findWorkToken" | "touch">;
+  readonly workspaces: Pick<WorkspaceStore, "find">;
   readonly clock: Clock;
   readonly log: Logger;
   /** How often the credential of an open stream is looked at again. */
@@ -233,7 +236,9 @@ export function authenticateInterceptor(
     async onCall(context) {
       if (isOpen(context.method)) return;
       const credential = credentialOf(context.requestHeaders);
-      context.set(principalKey, await authenticator.identify(credential));
+      const principal = await authenticator.identify(credential);
+      const chosen = context.requestHeaders.get(WORKSPACE_HEADER);
+      context.set(principalKey, await inChosenWorkspace(deps.workspaces, principal, chosen));
       if (streamsRequests(context.method) || streamsResponses(context.method)) {
         context.set(stopWatchingKey, watch(deps, authenticator, credential, context));
       }

@@ -2,7 +2,7 @@
 import { clone, create, toJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
-import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { invalidField, isTendonError, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { type Agent, AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
@@ -204,8 +204,19 @@ async function findAgent(
     throw new TendonError("AGENT_ARCHIVED", `the agent "${agentId}" is archived`, { agent_id: agentId });
   }
   if (agentSpec === undefined) return agent;
-  await deps.agentRules.check(agentSpec, workspaceId);
+  await inFieldOfTheRequest(() => deps.agentRules.check(agentSpec, workspaceId));
   return { ...agent, spec: agentSpec };
+}
+
+/** The rules speak of an agent's `spec`. */
+async function inFieldOfTheRequest(check: () => Promise<void>): Promise<void> {
+  try {
+    await check();
+  } catch (error) {
+    if (!isTendonError(error, "INVALID_FIELD")) throw error;
+    const { field = "" } = error.metadata;
+    throw invalidField(field.replace(/^spec\b/, "agent_spec"), error.message.slice(`${field}: `.length));
+  }
 }
 
 export async function findEnvironment(deps: CreationDeps, id: string, workspaceId: string): Promise<string> {

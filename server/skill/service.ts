@@ -2,7 +2,7 @@
 import { fromJsonString } from "@bufbuild/protobuf";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -62,7 +62,7 @@ export class SkillServiceHandler implements ServiceImplementation<typeof SkillSe
 
   private async upload(requests: AsyncIterable<UploadSkillRequest>, principal: Principal) {
     const { skillId, displayName, files: uploaded } = await readUpload(requests);
-    refuseNul({ skillId, displayName }, "start");
+    refuseNulIn({ skillId, displayName });
     const there = skillId === "" ? undefined : await this.find(skillId, principal);
     const [only] = uploaded;
     const isArchive = uploaded.length === 1 && only!.path.toLowerCase().endsWith(".zip");

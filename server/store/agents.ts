@@ -17,6 +17,8 @@ export interface AgentStore {
   list(query: {
     workspaceId: string | undefined;
     includeArchived: boolean;
+    createdAtOrAfter: Date | undefined;
+    createdBefore: Date | undefined;
     page: PageRequest;
   }): Promise<Page<Agent>>;
   /** Newest version first. */

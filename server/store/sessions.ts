@@ -99,8 +99,12 @@ export interface SessionList {
   readonly workspaceId: string | undefined;
   /** Empty: any. */
   readonly statuses: readonly StatusName[];
+  /** One that waits for its threads counts as running. */
+  readonly waitingIsRunning?: boolean;
   /** Empty: any. */
   readonly agentId: string;
+  /** Of `agentId`; 0 or undefined: any. */
+  readonly agentVersion?: number;
   /** That the sessions were given; empty or undefined: any. */
   readonly memoryStoreId?: string;
   /** Whose runs made them; empty or undefined: any. */

@@ -7,7 +7,7 @@ import { create, fromJsonString } from "@bufbuild/protobuf";
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNulIn } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import { destinationOf, hostOf } from "../../kit/vault/destination.ts";
 import type { ConnectFinished } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
@@ -56,7 +56,7 @@ export class Connects {
 
   async start(request: StartConnectRequest, context: RpcContext) {
     const { serverUrl, redirectUri, clientId, clientAuth, scope, issuer } = request;
-    refuseNul({ clientId, scope, issuer }, "request");
+    refuseNulIn({ clientId, scope, issuer });
     const caller = callerOf(context);
     const vault = await this.liveVault(request.vaultId, caller);
     checkClient(request);
@@ -78,7 +78,7 @@ export class Connects {
 
   async finish(request: FinishConnectRequest, context: RpcContext) {
     const { connectState, state, iss, error, displayName } = request;
-    refuseNul({ connectState, state, iss, error, displayName }, "request");
+    refuseNulIn({ connectState, state, iss, error, displayName });
     const caller = callerOf(context);
     const vault = await this.liveVault(request.vaultId, caller);
     if ((request.code === undefined) === (error === ""))
@@ -123,7 +123,11 @@ export class Connects {
     }
     if (live.items.length < MAX_CREDENTIALS) return newId("credential");
     const message = `the vault "${vault.id}" has ${MAX_CREDENTIALS} credentials, which is the limit`;
-    throw new TendonError("LIMIT_EXCEEDED", message, { id: vault.id, limit: String(MAX_CREDENTIALS) });
+    throw new TendonError("LIMIT_EXCEEDED", message, {
+      id: vault.id,
+      limit: "credentials",
+      most: String(MAX_CREDENTIALS),
+    });
   }
 
   /** What only the proxy may read, sealed to it; empty for none. It names no credential, so that it can be kept as none. */

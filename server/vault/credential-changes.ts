@@ -4,7 +4,7 @@ import { timestampMs } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNulIn } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import { hostOf } from "../../kit/vault/destination.ts";
 import {
@@ -47,7 +47,7 @@ export class CredentialChanges {
 
   async create(request: CreateCredentialRequest, context: RpcContext): Promise<Credential> {
     const { vaultId, displayName, metadata, requestId, secret } = request;
-    refuseNul({ displayName, metadata, requestId }, "request");
+    refuseNulIn({ displayName, metadata, requestId });
     const { use, destination } = checkUse(request.use);
     const scope = scopeOf(principalOf(context));
     const vault = await this.deps.vaults.find(vaultId, scope);
@@ -86,7 +86,7 @@ export class CredentialChanges {
 
   async update(request: UpdateCredentialRequest, context: RpcContext): Promise<Credential> {
     const { credentialId, displayName, metadata } = request;
-    refuseNul({ displayName, metadata }, "request");
+    refuseNulIn({ displayName, metadata });
     const scope = scopeOf(principalOf(context));
     const stored = await this.deps.credentials.find(credentialId, scope);
     if (stored === undefined) throw notFound("credential", credentialId);

@@ -139,9 +139,12 @@ function checkOauthSecret(
   refuse: (field: string, problem: string) => Error,
 ): void {
   if (refreshToken !== "" && use.tokenEndpoint === "")
-    throw refuse("refresh_token", "needs use.oauth.token_endpoint");
+    throw refuse("refresh_token", "needs a token endpoint");
   if (clientSecret !== "" && !use.clientAuth.startsWith("client_secret_"))
-    throw refuse("client_secret", "needs use.oauth.client_auth to say how it is sent");
+    throw refuse(
+      "client_secret",
+      "needs a client that proves itself by client_secret_basic or client_secret_post",
+    );
   if (expiresAt !== undefined && !(Math.abs(timestampMs(expiresAt)) < 2 ** 52))
     throw refuse("expires_at", "is no time that can be stored");
 }

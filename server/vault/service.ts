@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -55,7 +55,7 @@ export class VaultServiceHandler implements ServiceImplementation<typeof VaultSe
   }
 
   async createVault({ requestId, displayName, metadata }: CreateVaultRequest, context: RpcContext) {
-    refuseNul({ requestId, displayName, metadata }, "request");
+    refuseNulIn({ requestId, displayName, metadata });
     const content = create(CreateVaultRequestSchema, { displayName, metadata });
     const id = newId("vault");
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
@@ -86,7 +86,7 @@ export class VaultServiceHandler implements ServiceImplementation<typeof VaultSe
   }
 
   async updateVault({ vaultId, displayName, metadata }: UpdateVaultRequest, context: RpcContext) {
-    refuseNul({ displayName, metadata }, "request");
+    refuseNulIn({ displayName, metadata });
     const vault = await this.deps.vaults.update({
       vaultId,
       workspaceId: scopeOf(principalOf(context)),

@@ -3,7 +3,7 @@ import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
-import { refuseNul } from "../../kit/nul.ts";
+import { refuseNul, refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -49,7 +49,7 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
 
   async createWebhookEndpoint(request: CreateWebhookEndpointRequest, context: RpcContext) {
     const { requestId, url, name, description } = request;
-    refuseNul({ requestId, name, description }, "request");
+    refuseNulIn({ requestId, name, description });
     checkUrl(url);
     const enabledEvents = checkedEvents(request.enabledEvents);
     const id = newId("webhookEndpoint");
@@ -82,7 +82,7 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
 
   async updateWebhookEndpoint(request: UpdateWebhookEndpointRequest, context: RpcContext) {
     const { endpointId, url, name, description, enabledEvents, state } = request;
-    refuseNul({ endpointId, name: name ?? "", description: description ?? "" }, "request");
+    refuseNulIn({ endpointId, name: name ?? "", description: description ?? "" });
     if (url !== undefined) checkUrl(url);
     const endpoint = await this.deps.webhookEndpoints.update({
       ...{ endpointId, url, name, description },

@@ -322,7 +322,7 @@ describe("bad requests", () => {
     ["overrides", { agent: { type: "agent_with_overrides", id: "agent_x" } }, "agent.type"],
     ["a name with half a character", { name: "x\ud800" }, "name"],
     ["a pair with half a character", { metadata: { a: "\udc00" } }, 'metadata["a"]'],
-    ["a version beyond all", { agent: { type: "agent", id: "agent_x", version: 1e12 } }, "agent_version"],
+    ["a version beyond all", { agent: { type: "agent", id: "agent_x", version: 1e12 } }, "agent.version"],
     ["51 vaults", { vault_ids: Array(51).fill("vlt_x") }, "vault_ids"],
     ["a field that there is not", { scedule: weekdays }, "scedule"],
   ];

@@ -106,7 +106,8 @@ describe("vaults over HTTP", () => {
       vault_id: vault.id,
       status: "unknown",
       has_refresh_token: false,
-      mcp_probe: null,
+      mcp_probe: { method: "initialize", http_response: null },
+      refresh: null,
     });
   });
 });
@@ -116,7 +117,8 @@ describe("memory stores over HTTP", () => {
     const stores = client.beta.memoryStores;
     const store = await stores.create({ name: "notes", description: "d" });
     expect(store).toMatchObject({ type: "memory_store", name: "notes", description: "d" });
-    const memory = await stores.memories.create(store.id, { path: "/a/one.md", content: "first" });
+    const view = "full" as const;
+    const memory = await stores.memories.create(store.id, { path: "/a/one.md", content: "first", view });
     expect(memory).toMatchObject({
       type: "memory",
       path: "/a/one.md",
@@ -132,7 +134,8 @@ describe("memory stores over HTTP", () => {
       status: 409,
       error: { error: { type: "memory_precondition_failed_error" } },
     });
-    const changed = await stores.memories.update(memory.id, { memory_store_id: store.id, content: "second" });
+    const of = { memory_store_id: store.id, view };
+    const changed = await stores.memories.update(memory.id, { ...of, content: "second" });
     expect(changed.content).toBe("second");
     const conflict = stores.memories.create(store.id, { path: "/a", content: "x" });
     await expect(conflict).rejects.toMatchObject({

@@ -251,7 +251,8 @@ describe("agents over HTTP", () => {
       description: "first",
       metadata: { one: "1", two: "2" },
     });
-    expect(agent).toMatchObject({ version: 1, model: { id: "claude-test", effort: "high" }, tools: [] });
+    const model = { id: "claude-test", effort: { type: "high" } };
+    expect(agent).toMatchObject({ version: 1, model, tools: [] });
     const same = await client.beta.agents.update(agent.id, { description: "first" });
     expect(same.version).toBe(1);
     const changed = await client.beta.agents.update(agent.id, {

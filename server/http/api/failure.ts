@@ -38,8 +38,15 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
   return {
     status,
     headers,
-    body: { type: "error", error: { type, message, details }, request_id: requestId },
+    body: { type: "error", error: { type, message, ...ownFields(error), details }, request_id: requestId },
   };
+}
+
+/** What existing clients look for beside the message. */
+function ownFields({ reason, metadata }: TendonError) {
+  if (reason !== "MEMORY_PATH_CONFLICT") return {};
+  const { conflicting_memory_id = "", conflicting_path } = metadata;
+  return { conflicting_memory_id, ...(conflicting_path !== undefined && { conflicting_path }) };
 }
 
 /** How the item stands of which a worker believed something else. */
@@ -49,7 +56,19 @@ function leaseState({ metadata }: TendonError) {
   return { last_heartbeat: last || null, lease_extended: false, state, ttl_seconds: ttlSeconds };
 }
 
-/** Clients repeat every 429 by themselves; a full storage stays full. */
+/** Of these there is room again only when somebody makes it. */
+const STOCKS: ReadonlySet<string> = new Set([
+  "blob_bytes",
+  "credentials",
+  "deployments",
+  "environment_keys",
+  "memories",
+  "memory_bytes",
+  "memory_stores",
+  "webhook_endpoints",
+]);
+
+/** Clients repeat every 429 by themselves; what is full stays full. */
 function kindOf(error: TendonError): { status: number; type: string } {
   const { httpStatus, httpType } = REASONS[error.reason];
   return isFull(error)
@@ -58,11 +77,11 @@ function kindOf(error: TendonError): { status: number; type: string } {
 }
 
 function isFull({ reason, metadata }: TendonError): boolean {
-  return reason === "LIMIT_EXCEEDED" && metadata.limit === "blob_bytes";
+  return reason === "LIMIT_EXCEEDED" && STOCKS.has(metadata.limit ?? "");
 }
 
 function codeOf(error: TendonError): string | undefined {
-  if (isFull(error)) return "storage_quota_exceeded";
+  if (isFull(error) && error.metadata.limit === "blob_bytes") return "storage_quota_exceeded";
   return codeOfReason(error);
 }
 

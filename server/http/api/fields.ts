@@ -30,8 +30,19 @@ export class Fields {
     return text;
   }
 
+  /** Undefined when it is not said, or null: of an update, which keeps it then. Empty it cannot be. */
+  changedText(name: string): string | undefined {
+    return this.text(name) === undefined ? undefined : this.requiredText(name);
+  }
+
   flag(name: string): boolean | undefined {
     return this.optional(name, "true or false", (value) => typeof value === "boolean") as boolean | undefined;
+  }
+
+  /** A whole number from 1. */
+  count(name: string): number | undefined {
+    const fits = (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 1;
+    return this.optional(name, "a whole number from 1", fits) as number | undefined;
   }
 
   /** A whole number. */

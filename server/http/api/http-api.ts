@@ -7,6 +7,7 @@ import type { Clock } from "../../../kit/clock.ts";
 import { messageOf, TendonError } from "../../../kit/errors.ts";
 import type { Logger } from "../../../kit/log.ts";
 import type { RequestHeaders } from "../../../kit/rpc/context.ts";
+import { WORKSPACE_HEADER } from "../../rpc/workspace-choice.ts";
 import { type HttpExchange, type HttpRouter, sendJson } from "../router.ts";
 import type { ApiAnswer, ApiCall, ApiRoute } from "./api-route.ts";
 import { apiFailure } from "./failure.ts";
@@ -23,6 +24,8 @@ export interface HttpApiDeps {
 }
 
 const MAX_KEY_CHARS = 100;
+/** By which existing clients name a workspace, and are told which it was. */
+const THEIR_WORKSPACE_HEADER = "anthropic-workspace-id";
 
 export function mountHttpApi(router: HttpRouter, deps: HttpApiDeps): void {
   const api = new HttpApi(deps);
@@ -103,6 +106,9 @@ class HttpApi {
       requestId,
       signal: gone.signal,
       admission: {},
+      told: (workspaceId) => {
+        if (!response.headersSent) response.setHeader(THEIR_WORKSPACE_HEADER, workspaceId);
+      },
     });
     const repeatId = idempotencyKey(request);
     return {
@@ -150,7 +156,8 @@ function credentialText({ headers }: IncomingMessage): string {
 function headersOf({ headers }: IncomingMessage): RequestHeaders {
   return {
     get(name) {
-      const value = headers[name];
+      const value =
+        headers[name] ?? (name === WORKSPACE_HEADER ? headers[THEIR_WORKSPACE_HEADER] : undefined);
       return Array.isArray(value) ? value[0] : value;
     },
   };

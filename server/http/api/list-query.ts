@@ -3,6 +3,7 @@
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { timestampFromDate, timestampMs } from "@bufbuild/protobuf/wkt";
 import { invalidField } from "../../../kit/errors.ts";
+import { timeFrom } from "./time-json.ts";
 
 const NUMBER = /^\d{1,9}$/;
 
@@ -46,10 +47,7 @@ export function valuesOf(query: URLSearchParams, name: string): readonly string[
 export function timeOf(query: URLSearchParams, name: string): Timestamp | undefined {
   const text = query.get(name);
   if (text === null) return undefined;
-  const date = new Date(text);
-  const isTime = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}/.test(text) && !Number.isNaN(date.getTime());
-  if (!isTime) throw invalidField(name, "must be a time as in 2026-01-31T12:00:00Z");
-  return timestampFromDate(date);
+  return timestampFromDate(timeFrom(text, name));
 }
 
 export interface TimeRange {

@@ -1,5 +1,5 @@
 /** Free pairs of a resource (pure). */
-import { invalidField } from "../../../kit/errors.ts";
+import { invalidField, isTendonError, TendonError } from "../../../kit/errors.ts";
 import type { Fields } from "./fields.ts";
 
 /** Pairs that are said are set, null and "" delete, others stay. */
@@ -14,6 +14,23 @@ export function patchedMetadata(
     else after[key] = value;
   }
   return after;
+}
+
+/** Of a creation: what would be deleted is not there. */
+export function newMetadata(fields: Fields): Record<string, string> {
+  return patchedMetadata({}, fields);
+}
+
+/** Existing clients know a code for pairs that are wrong. */
+export async function withMetadataCode<T>(change: () => Promise<T>): Promise<T> {
+  try {
+    return await change();
+  } catch (error) {
+    const isOfPairs =
+      isTendonError(error, "INVALID_FIELD") && /^(spec\.)?metadata\b/.test(error.metadata.field ?? "");
+    if (!isOfPairs) throw error;
+    throw new TendonError(error.reason, error.message, { ...error.metadata, error_code: "invalid_metadata" });
+  }
 }
 
 /** No resource may have more; most have fewer. */

@@ -8,7 +8,7 @@ export type FormPart =
   | {
       readonly kind: "file";
       readonly name: string;
-      /** As it was sent, with its directories. */
+      /** As it was sent, with its directories; empty for none. */
       readonly filename: string;
       readonly mimeType: string;
       /** To be read before the next part is asked for; what is left of it is passed over. */
@@ -20,6 +20,8 @@ export interface FormLimits {
   readonly fields: number;
 }
 
+/** Parts of these names are files also when they name none. */
+const FILES = /^files?(\[\])?$/;
 const MAX_FIELD_BYTES = 64 * 1024;
 const MAX_DROPPED_BYTES = 128 * 1024 * 1024;
 
@@ -67,10 +69,10 @@ function parserOf(request: IncomingMessage, limits: FormLimits, parts: PartQueue
       headers: { ...request.headers, "content-type": contentType },
       preservePath: true,
       limits: { ...limits, fieldSize: MAX_FIELD_BYTES },
-      isPartAFile: (_name, _type, filename) => filename !== undefined,
+      isPartAFile: (name, _type, filename) => filename !== undefined || FILES.test(name ?? ""),
     });
-    parser.on("file", (name, stream, filename, _encoding, mimeType) =>
-      parts.add({ kind: "file", name, filename, mimeType, stream }),
+    parser.on("file", (name, stream, filename: string | undefined, _encoding, mimeType) =>
+      parts.add({ kind: "file", name, filename: filename ?? "", mimeType, stream }),
     );
     parser.on("field", (name, value, _nameCut, isCut) => {
       if (isCut) parts.fail(invalidField(name, `must have at most ${MAX_FIELD_BYTES} bytes`));

@@ -19,6 +19,7 @@ import type { Pipeline } from "../../../kit/rpc/pipeline.ts";
 import { type BoundService, methodPath, type UntypedMethod } from "../../../kit/rpc/service.ts";
 import { tooMany, unfitForWire } from "../../../kit/rpc/unfit.ts";
 import { refuse } from "../../../kit/rpc/validation.ts";
+import { principalOf, scopeOf } from "../../ports/principal.ts";
 import { type Admission, admissionKey } from "../../rpc/rate-limit.ts";
 
 export interface CallerFacts {
@@ -28,6 +29,8 @@ export interface CallerFacts {
   readonly peer: string;
   readonly requestId: string;
   readonly signal: AbortSignal;
+  /** Hears which workspace the caller is one of, unless that is the whole installation. */
+  readonly told: (workspaceId: string) => void;
 }
 
 /** What the whole server shares. */
@@ -77,6 +80,7 @@ export class ServiceCaller {
       const input = messageOf(method.input, request);
       return (await this.pipeline.single(method, this.find(method), input, context)) as MessageShape<O>;
     } finally {
+      this.tell(context);
       context.end();
       over();
     }
@@ -92,6 +96,7 @@ export class ServiceCaller {
       const inputs = messagesOf(method.input, requests);
       return (await this.pipeline.single(method, this.find(method), inputs, context)) as MessageShape<O>;
     } finally {
+      this.tell(context);
       context.end();
       over();
     }
@@ -111,6 +116,11 @@ export class ServiceCaller {
       context.end();
       over();
     }
+  }
+
+  private tell(context: CallContext): void {
+    const workspaceId = scopeOf(principalOf(context));
+    if (workspaceId !== undefined) this.facts.told(workspaceId);
   }
 
   private context(method: DescMethod): { context: CallContext; over: () => void } {

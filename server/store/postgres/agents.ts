@@ -51,11 +51,13 @@ export function createAgentStore(pool: Pool): AgentStore {
         return (await findAgent(transaction, id, 0))!;
       }),
     find: (agentId, version) => findAgent(pool, agentId, version),
-    list({ workspaceId, includeArchived, page }) {
+    list({ workspaceId, includeArchived, createdAtOrAfter, createdBefore, page }) {
       const values: unknown[] = [];
       const where: string[] = [];
       if (workspaceId !== undefined) where.push(`a.workspace_id = $${values.push(workspaceId)}`);
       if (!includeArchived) where.push("a.archived_at is null");
+      if (createdAtOrAfter) where.push(`a.created_at >= $${values.push(createdAtOrAfter)}`);
+      if (createdBefore) where.push(`a.created_at < $${values.push(createdBefore)}`);
       const query = { columns: COLUMNS, from: LATEST, where, values, page };
       return listPage<Row, Agent>(pool, { ...query, at: "a.created_at", id: "a.agent_id" }, toAgent);
     },

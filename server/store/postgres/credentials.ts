@@ -116,7 +116,8 @@ async function checkRoom(db: Queryable, vaultId: string): Promise<void> {
     `the vault "${vaultId}" has ${MAX_CREDENTIALS} credentials, which is the limit`,
     {
       id: vaultId,
-      limit: String(MAX_CREDENTIALS),
+      limit: "credentials",
+      most: String(MAX_CREDENTIALS),
     },
   );
 }

@@ -14,7 +14,7 @@ import {
   type VersionRow,
 } from "./memory-rows.ts";
 import { addMemoryBytes } from "./memory-usage.ts";
-import { listPage } from "./page.ts";
+import { beforeEndOf, listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -91,7 +91,7 @@ async function listVersions(pool: Pool, query: Parameters<MemoriesStore["listVer
   const name = operationName(operation);
   if (name !== undefined) where.push(`operation = $${values.push(name)}`);
   if (createdAtOrAfter) where.push(`created_at >= $${values.push(createdAtOrAfter)}`);
-  if (createdAtOrBefore) where.push(`created_at <= $${values.push(createdAtOrBefore)}`);
+  if (createdAtOrBefore) where.push(beforeEndOf("created_at", values.push(createdAtOrBefore)));
   const columns = query.withContent ? `${VERSION_COLUMNS}, content` : VERSION_COLUMNS;
   const list = { columns, from: "memory_versions", where, values, page };
   return listPage<VersionRow, MemoryVersion>(

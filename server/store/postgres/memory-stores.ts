@@ -6,7 +6,7 @@ import type { MemoryStoreStore } from "../memory-stores.ts";
 import { storeArchived } from "../refusals.ts";
 import { insertAudit } from "./audit.ts";
 import { addMemoryBytes } from "./memory-usage.ts";
-import { listPage } from "./page.ts";
+import { beforeEndOf, listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
 import { timeField } from "./timestamps.ts";
@@ -42,7 +42,7 @@ export function createMemoryStoreStore(pool: Pool): MemoryStoreStore {
       if (workspaceId !== undefined) where.push(`workspace_id = $${values.push(workspaceId)}`);
       if (!includeArchived) where.push("archived_at is null");
       if (createdAtOrAfter) where.push(`created_at >= $${values.push(createdAtOrAfter)}`);
-      if (createdAtOrBefore) where.push(`created_at <= $${values.push(createdAtOrBefore)}`);
+      if (createdAtOrBefore) where.push(beforeEndOf("created_at", values.push(createdAtOrBefore)));
       const query = { columns: COLUMNS, from: "memory_stores", where, values, page };
       return listPage<Row, MemoryStore>(pool, { ...query, at: "created_at", id: "memory_store_id" }, toStore);
     },

@@ -60,7 +60,16 @@ const TIMESTAMP = /^\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d(:\d\d){
 
 export function checkCursor([at]: Cursor): void {
   if (TIMESTAMP.test(at)) return;
-  throw new TendonError("INVALID_PAGE_TOKEN", "page_token: not a token of this list", {
-    field: "page_token",
-  });
+  throw new TendonError(
+    "INVALID_PAGE_TOKEN",
+    "page_token: is of no page of this list; leave it out for the first page",
+    {
+      field: "page_token",
+    },
+  );
+}
+
+/** Callers know times to the millisecond, the database to the microsecond: all of that millisecond is meant. */
+export function beforeEndOf(column: string, parameter: number): string {
+  return `${column} < $${parameter}::timestamptz + interval '1 millisecond'`;
 }

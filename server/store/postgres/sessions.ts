@@ -222,6 +222,9 @@ export async function createSession(transaction: Transaction, session: NewSessio
   return { session: await findLocked(transaction, sessionId), appended };
 }
 
+const STATUS_WITH_WAITING =
+  "case when status = 'idle' and stop_reason = 'waiting_for_threads' then 'running' else status end";
+
 async function list(db: Queryable, query: SessionList): Promise<SessionPage> {
   const where: string[] = ["root_session_id is null"];
   const values: unknown[] = [];
@@ -231,12 +234,14 @@ async function list(db: Queryable, query: SessionList): Promise<SessionPage> {
   };
   if (query.workspaceId !== undefined) add((p) => `workspace_id = ${p}`, query.workspaceId);
   if (query.agentId !== "") add((p) => `agent_id = ${p}`, query.agentId);
+  if (query.agentId !== "" && query.agentVersion) add((p) => `agent_version = ${p}`, query.agentVersion);
   if (query.memoryStoreId) {
     const given = "select session_id from session_memory_stores where memory_store_id";
     add((p) => `session_id in (${given} = ${p})`, query.memoryStoreId);
   }
   if (query.deploymentId) add((p) => `deployment_id = ${p}`, query.deploymentId);
-  if (query.statuses.length > 0) add((p) => `status = any(${p})`, query.statuses);
+  const status = query.waitingIsRunning ? STATUS_WITH_WAITING : "status";
+  if (query.statuses.length > 0) add((p) => `${status} = any(${p})`, query.statuses);
   if (!query.includeArchived) where.push("archived_at is null");
   if (query.createdAtOrAfter) add((p) => `created_at >= ${p}`, query.createdAtOrAfter);
   if (query.createdBefore) add((p) => `created_at < ${p}`, query.createdBefore);

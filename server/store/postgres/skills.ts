@@ -186,6 +186,15 @@ async function deleteVersion(
 ): Promise<boolean> {
   const skill = await findRow(transaction, skillId, workspaceId, "for update");
   if (skill === undefined) return false;
+  const others = await transaction.query(
+    "select from skill_versions where skill_id = $1 and skill_version_id <> $2 limit 1",
+    [skillId, versionId],
+  );
+  if (others.rowCount === 0)
+    throw invalidField(
+      "version_id",
+      "is the only one of the skill, which has one at least: delete the skill",
+    );
   const gone = await transaction.query(
     "delete from skill_versions where skill_id = $1 and skill_version_id = $2",
     [skillId, versionId],

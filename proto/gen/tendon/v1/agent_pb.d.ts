@@ -108,7 +108,7 @@ export declare type AgentSpec = Message<"tendon.v1.AgentSpec"> & {
   system: string;
 
   /**
-   * Tools, at most 128 entries. Empty: no tools at all.
+   * Tools, at most 256 entries. Empty: no tools at all.
    *
    * @generated from field: repeated tendon.v1.Tool tools = 5;
    */

@@ -5,6 +5,7 @@
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import type { Message } from "@bufbuild/protobuf";
 import type { Agent, AgentSpec } from "./agent_pb.js";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 
 /**
  * Describes the file tendon/v1/agent_service.proto.
@@ -30,6 +31,13 @@ export declare type CreateAgentRequest = Message<"tendon.v1.CreateAgentRequest">
    * @generated from field: tendon.v1.AgentSpec spec = 2;
    */
   spec?: AgentSpec | undefined;
+
+  /**
+   * Agents of `spec.multiagent` that are named without a version are kept with the newest that they have now.
+   *
+   * @generated from field: bool pin_members = 3;
+   */
+  pinMembers: boolean;
 };
 
 /**
@@ -131,6 +139,20 @@ export declare type ListAgentsRequest = Message<"tendon.v1.ListAgentsRequest"> &
    * @generated from field: bool include_archived = 3;
    */
   includeArchived: boolean;
+
+  /**
+   * Only agents made at this time or later.
+   *
+   * @generated from field: google.protobuf.Timestamp created_at_or_after = 4;
+   */
+  createdAtOrAfter?: Timestamp | undefined;
+
+  /**
+   * Only agents made before this time.
+   *
+   * @generated from field: google.protobuf.Timestamp created_before = 5;
+   */
+  createdBefore?: Timestamp | undefined;
 };
 
 /**
@@ -253,6 +275,13 @@ export declare type UpdateAgentRequest = Message<"tendon.v1.UpdateAgentRequest">
    * @generated from field: int32 expected_version = 3;
    */
   expectedVersion: number;
+
+  /**
+   * As in CreateAgentRequest.
+   *
+   * @generated from field: bool pin_members = 4;
+   */
+  pinMembers: boolean;
 };
 
 /**

@@ -204,8 +204,8 @@ export declare type ListFilesRequest = Message<"tendon.v1.ListFilesRequest"> & {
   sessionId: string;
 
   /**
-   * Only these, at most 100, in one page: not together with a page's size, token or session. Those that are not there
-   * are left out.
+   * Only these, at most 100, in one page: not together with a page's size or token. Those that are not there are left
+   * out.
    *
    * @generated from field: repeated string file_ids = 4;
    */

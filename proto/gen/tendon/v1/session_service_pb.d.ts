@@ -186,7 +186,8 @@ export declare type ListSessionsRequest = Message<"tendon.v1.ListSessionsRequest
   pageSize: number;
 
   /**
-   * A token that the last answer gave, in either direction; empty for the first page.
+   * A token that the last answer gave, in either direction; empty for the first page. Filters may be others than those of
+   * the last answer, the direction not, nor times that leave out where the page begins.
    *
    * @generated from field: string page_token = 2;
    */
@@ -247,6 +248,20 @@ export declare type ListSessionsRequest = Message<"tendon.v1.ListSessionsRequest
    * @generated from field: string deployment_id = 10;
    */
   deploymentId: string;
+
+  /**
+   * With `agent_id`: only sessions of this version of the agent; 0 means any. Not counted without `agent_id`.
+   *
+   * @generated from field: int32 agent_version = 11;
+   */
+  agentVersion: number;
+
+  /**
+   * For `statuses` a session that waits for its threads (STOP_REASON_WAITING_FOR_THREADS) is running, and not idle.
+   *
+   * @generated from field: bool waiting_is_running = 12;
+   */
+  waitingIsRunning: boolean;
 };
 
 /**

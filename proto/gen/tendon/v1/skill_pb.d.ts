@@ -39,7 +39,7 @@ export declare type Skill = Message<"tendon.v1.Skill"> & {
   displayName: string;
 
   /**
-   * Newest version that is there; empty when all were deleted.
+   * Newest version that is there.
    *
    * @generated from field: string latest_version_id = 4;
    */

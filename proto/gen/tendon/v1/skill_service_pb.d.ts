@@ -582,11 +582,11 @@ export declare const SkillService: GenService<{
     output: typeof ListSkillVersionsResponseSchema;
   },
   /**
-   * Deletes a version. As DeleteSkill.
+   * Deletes a version. As DeleteSkill, which is for the only one: a skill has one at least.
    *
    * Effect: the version is gone; the newest that is left is the latest.
    * Idempotency: deleting one that is gone fails with NOT_FOUND.
-   * Fails: NOT_FOUND.
+   * Fails: NOT_FOUND, INVALID_FIELD for the only version.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SkillService.DeleteSkillVersion

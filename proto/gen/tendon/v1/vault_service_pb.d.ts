@@ -1247,6 +1247,13 @@ export declare type ValidateCredentialResponse = Message<"tendon.v1.ValidateCred
    * @generated from field: int32 refresh_http_status = 7;
    */
   refreshHttpStatus: number;
+
+  /**
+   * Whether the destination was asked, with or without an answer.
+   *
+   * @generated from field: bool probed = 8;
+   */
+  probed: boolean;
 };
 
 /**

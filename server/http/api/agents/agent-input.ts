@@ -10,13 +10,15 @@ import {
   OnInterrupt,
   Permission,
   QueuedMessages,
+  type Tool,
   type ToolPolicySchema,
   type ToolSchema,
 } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { type Fields, fieldsOf } from "../fields.ts";
 import { patchedMetadata } from "../metadata.ts";
+import { toolsJson } from "./agent-json.ts";
 import { TOOLSET_TOOLS, TOOLSET_TYPE, WEB_TOOLSET_TYPE } from "./toolset.ts";
-import { isWebTool, webSettingsOf } from "./web-tools.ts";
+import { isWebTool, webSettingNames, webSettingsOf } from "./web-tools.ts";
 
 type ToolInit = MessageInitShape<typeof ToolSchema>;
 type PolicyInit = Extract<MessageInitShape<typeof ToolPolicySchema>, { $typeName?: never }>;
@@ -37,33 +39,45 @@ const DEFINITION = [
 
 /** Of a creation. */
 export function newAgentSpec(fields: Fields): AgentSpec {
+  fields.only(...DEFINITION);
   fields.requiredText("name");
   if (!fields.has("model")) throw invalidField("model", "is required");
-  return changedAgentSpec(create(AgentSpecSchema), fields);
+  return changedAgentSpec(create(AgentSpecSchema), fields, "");
 }
 
-/** What is not said stays; lists are replaced whole; null clears what may be empty. `version` is for the caller. */
-export function changedAgentSpec(before: AgentSpec, fields: Fields): AgentSpec {
+/**
+ * What is not said stays; lists are replaced whole; null clears what may be empty. `version` is for the caller. `agentId`: of
+ * the agent that changes, empty for a new one.
+ */
+export function changedAgentSpec(before: AgentSpec, fields: Fields, agentId: string): AgentSpec {
   fields.only("version", ...DEFINITION);
   const spec = clone(AgentSpecSchema, before);
   if (fields.has("name")) spec.name = fields.requiredText("name");
-  if (fields.has("model")) spec.model = modelOf(fields, spec);
+  if (fields.has("model")) spec.model = modelOf(fields, spec.model);
   if (fields.has("description")) spec.description = fields.text("description") ?? "";
   if (fields.has("system")) spec.system = fields.text("system") ?? "";
   applyTools(spec, fields);
-  if (fields.has("multiagent")) spec.multiagent = multiagentOf(fields.object("multiagent"));
+  // Tools that are sent as they were shown, with all that was left unsaid, are no change.
+  if (isShownAlike(spec.tools, before.tools)) spec.tools = clone(AgentSpecSchema, before).tools;
+  if (fields.has("multiagent")) spec.multiagent = multiagentOf(fields.object("multiagent"), agentId);
   const identity = fields.object("execution_identity");
   identity?.word("type", ["service_account"]);
+  identity?.only("type");
   spec.metadata = patchedMetadata(spec.metadata, fields);
   const extension = fields.object("tendon");
   if (extension !== undefined) applyExtension(spec, extension);
   return spec;
 }
 
+function isShownAlike(one: readonly Tool[], other: readonly Tool[]): boolean {
+  return JSON.stringify(toolsJson(one)) === JSON.stringify(toolsJson(other));
+}
+
 /** Of one session: what is said stands instead of what the agent has, and null clears it. */
 export function overriddenSpec(before: AgentSpec, fields: Fields): AgentSpec {
   const spec = clone(AgentSpecSchema, before);
-  if (fields.has("model")) spec.model = modelOf(fields, spec);
+  if (spec.model !== undefined && fields.has("model")) spec.model.effort = "";
+  if (fields.has("model")) spec.model = modelOf(fields, spec.model);
   if (fields.has("system")) spec.system = fields.text("system") ?? "";
   applyTools(spec, fields);
   return spec;
@@ -89,32 +103,40 @@ function applyTools(spec: AgentSpec, fields: Fields): void {
   }
 }
 
-function modelOf(fields: Fields, before: Pick<AgentSpec, "model">): AgentSpec["model"] {
+/** An effort of which nothing is said stays for as long as the model does. */
+function modelOf(fields: Fields, before: AgentSpec["model"]): AgentSpec["model"] {
   const said = fields.value.model;
-  const limits = {
-    maxOutputTokens: before.model?.maxOutputTokens ?? 0,
-    thinkingBudgetTokens: before.model?.thinkingBudgetTokens ?? 0,
-  };
-  if (typeof said === "string" && said !== "") return create(ModelSchema, { id: said, ...limits });
   if (said === null || said === "") throw invalidField(fields.at("model"), "is required");
-  const model = fieldsOf(said, fields.at("model"));
+  const model = fieldsOf(typeof said === "string" ? { id: said } : said, fields.at("model"));
   model.only("id", "effort", "speed", "inference_geo");
   model.word("speed", ["standard"]);
   if (model.text("inference_geo") !== undefined)
     throw invalidField(model.at("inference_geo"), "is not offered here");
-  return create(ModelSchema, { id: model.requiredText("id"), effort: effortOf(model), ...limits });
+  const id = model.requiredText("id");
+  const kept = id === before?.id ? before.effort : "";
+  return create(ModelSchema, {
+    id,
+    effort: model.has("effort") ? effortOf(model) : kept,
+    maxOutputTokens: before?.maxOutputTokens ?? 0,
+    thinkingBudgetTokens: before?.thinkingBudgetTokens ?? 0,
+  });
 }
 
 function effortOf(model: Fields): string {
   const said = model.value.effort;
   if (said === undefined || said === null) return "";
   const words = ["low", "medium", "high", "xhigh", "max"] as const;
-  if (typeof said === "object") return model.requiredObject("effort").word("type", words) ?? "";
+  if (typeof said === "object") {
+    const effort = model.requiredObject("effort");
+    effort.only("type");
+    return effort.word("type", words) ?? "";
+  }
   return model.word("effort", words) ?? "";
 }
 
 function mcpServersOf(fields: Fields): { name: string; url: string }[] {
   return (fields.objects("mcp_servers") ?? []).map((server) => {
+    server.only("type", "name", "url");
     server.word("type", ["url"]);
     return { name: server.requiredText("name"), url: server.requiredText("url") };
   });
@@ -144,6 +166,15 @@ function webToolsetOf(tool: Fields) {
   return { ...webSettingsOf(tool.objects("configs") ?? []), ...base, tools: own };
 }
 
+const POLICIES = ["default_config", "configs"];
+const TOOL_FIELDS = {
+  [TOOLSET_TYPE]: [...POLICIES, "slot", "environment_id"],
+  [WEB_TOOLSET_TYPE]: POLICIES,
+  custom: ["name", "description", "input_schema"],
+  mcp_toolset: [...POLICIES, "mcp_server_name"],
+  tendon_brain_toolset: [...POLICIES, "names"],
+} as const;
+
 function toolOf(tool: Fields): ToolInit {
   const type = tool.word("type", [
     TOOLSET_TYPE,
@@ -152,6 +183,7 @@ function toolOf(tool: Fields): ToolInit {
     "mcp_toolset",
     "tendon_brain_toolset",
   ]);
+  if (type !== undefined) tool.only("type", ...TOOL_FIELDS[type]);
   switch (type) {
     case TOOLSET_TYPE:
       return { kind: { case: "handToolset", value: handToolsetOf(tool) } };
@@ -201,17 +233,28 @@ function customOf(tool: Fields) {
 function policiesOf(tool: Fields) {
   const base = tool.object("default_config");
   const tools: Record<string, PolicyInit> = {};
+  base?.only("enabled", "permission_policy");
   for (const config of tool.objects("configs") ?? []) {
     const name = config.requiredText("name");
     if (Object.hasOwn(tools, name)) throw invalidField(config.at("name"), "is there twice");
+    config.only("name", "type", "enabled", "permission_policy", ...webConfigFields(tool, name));
+    config.word("type", [name]);
     tools[name] = policyOf(config, base?.flag("enabled") === false);
   }
   return { ...(base && { defaultPolicy: policyOf(base, false) }), tools };
 }
 
+/** What an entry says besides in the toolsets that bring the web's tools. */
+function webConfigFields(tool: Fields, name: string): readonly string[] {
+  const isOfWeb = tool.value.type === WEB_TOOLSET_TYPE || tool.value.type === TOOLSET_TYPE;
+  return isOfWeb && (tool.text("slot") ?? "") === "" ? webSettingNames(name) : [];
+}
+
 function policyOf(config: Fields, isDisabledBefore: boolean): PolicyInit {
   const enabled = config.flag("enabled") ?? !isDisabledBefore;
-  const word = config.object("permission_policy")?.word("type", ["always_allow", "always_ask", "auto"]);
+  const policy = config.object("permission_policy");
+  policy?.only("type");
+  const word = policy?.word("type", ["always_allow", "always_ask", "auto"]);
   return { disabled: !enabled, permission: word === undefined ? Permission.UNSPECIFIED : PERMISSIONS[word] };
 }
 
@@ -221,15 +264,18 @@ const PERMISSIONS = {
   auto: Permission.AUTO,
 } as const;
 
-function multiagentOf(fields: Fields | undefined): AgentSpec["multiagent"] {
+/** An agent that names itself by its id is `self`, as it is shown. */
+function multiagentOf(fields: Fields | undefined, agentId: string): AgentSpec["multiagent"] {
   if (fields === undefined) return undefined;
   fields.word("type", ["coordinator"]);
+  fields.only("type", "agents");
   const agents = (fields.list("agents") ?? []).map((member, at) => {
-    if (typeof member === "string") return { kind: { case: "agent", value: { id: member } } } as const;
-    const named = fieldsOf(member, `${fields.at("agents")}[${at}]`);
-    if (named.word("type", ["agent", "self"]) === "self")
-      return { kind: { case: "self", value: true } } as const;
-    const value = { id: named.requiredText("id"), version: named.integer("version") ?? 0 };
+    const said = typeof member === "string" ? { id: member } : member;
+    const named = fieldsOf(said, `${fields.at("agents")}[${at}]`);
+    const isSelf = named.word("type", ["agent", "self"]) === "self";
+    named.only(...(isSelf ? ["type"] : ["type", "id", "version"]));
+    if (isSelf || named.value.id === agentId) return { kind: { case: "self", value: true } } as const;
+    const value = { id: named.requiredText("id"), version: named.count("version") ?? 0 };
     return { kind: { case: "agent", value } } as const;
   });
   return create(MultiagentSchema, { agents });

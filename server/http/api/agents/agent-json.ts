@@ -18,16 +18,18 @@ import {
   type WebToolset,
 } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { timeJson } from "../time-json.ts";
+import type { FindMember } from "./roster.ts";
 import { HAND_TOOLS, TOOLSET_TOOLS, TOOLSET_TYPE, WEB_TOOLSET_TYPE } from "./toolset.ts";
 import { webSettingsJson } from "./web-tools.ts";
 
-export function agentJson(agent: Agent) {
+export function agentJson(agent: Agent, find: FindMember) {
   const { id, version, createdAt, updatedAt, archivedAt } = agent;
   return {
     type: "agent",
     id,
     version,
     ...definitionJson(agent.spec!),
+    multiagent: multiagentJson(agent, (member) => referenceJson(member, find)),
     metadata: agent.spec!.metadata,
     created_at: timeJson(createdAt),
     updated_at: timeJson(updatedAt),
@@ -35,8 +37,17 @@ export function agentJson(agent: Agent) {
   };
 }
 
-/** As a session shows the agent that it was made with. */
-export function sessionAgentJson({ id, version, spec }: Agent) {
+/** As a session shows the agent that it was made with: with all of those that it may call. */
+export function sessionAgentJson(agent: Agent, find: FindMember) {
+  const whole = (member: AgentReference) => {
+    const found = member.id === agent.id ? agent : find(member.id, member.version);
+    return found === undefined ? referenceJson(member, find) : threadAgentJson(found);
+  };
+  return { ...threadAgentJson(agent), multiagent: multiagentJson(agent, whole) };
+}
+
+/** As a thread shows it, which calls nobody. */
+export function threadAgentJson({ id, version, spec }: Agent) {
   return { type: "agent", id, version, ...definitionJson(spec!) };
 }
 
@@ -49,7 +60,6 @@ function definitionJson(spec: AgentSpec) {
     tools: toolsJson(spec.tools),
     mcp_servers: spec.mcpServers.map(({ name, url }) => ({ type: "url", name, url })),
     skills: spec.skills.map(skillJson),
-    multiagent: multiagentJson(spec),
     execution_identity: { type: "service_account" },
     tendon: extensionJson(spec),
   };
@@ -57,11 +67,11 @@ function definitionJson(spec: AgentSpec) {
 
 function modelJson(model: Model | undefined) {
   const effort = model?.effort ?? "";
-  return { id: model?.id ?? "", speed: "standard", ...(effort !== "" && { effort }) };
+  return { id: model?.id ?? "", speed: "standard", ...(effort !== "" && { effort: { type: effort } }) };
 }
 
 /** The web's tools are shown in the toolset of the default slot, where there is one. */
-function toolsJson(tools: readonly Tool[]) {
+export function toolsJson(tools: readonly Tool[]) {
   const web = tools.flatMap(({ kind }) => (kind.case === "webToolset" ? [kind.value] : []))[0];
   const isJoined = tools.some(({ kind }) => kind.case === "handToolset" && kind.value.slot === "");
   return tools.flatMap((tool) => (tool.kind.case === "webToolset" && isJoined ? [] : [toolJson(tool, web)]));
@@ -113,7 +123,7 @@ function webConfigsJson(web: WebToolset | undefined) {
     name,
     type: name,
     ...configJson(web?.tools[name], web === undefined ? OFF : web.defaultPolicy, "always_allow"),
-    ...(web && webSettingsJson(name, web)),
+    ...webSettingsJson(name, web),
   }));
 }
 
@@ -169,16 +179,19 @@ function policyWord(permission: Permission | undefined): PolicyWord | undefined 
   }
 }
 
-function multiagentJson({ multiagent }: AgentSpec) {
+type AgentReference = Pick<Agent, "id" | "version">;
+
+/** `self` is shown as the agent that it is. */
+function multiagentJson({ id, version, spec }: Agent, member: (named: AgentReference) => object) {
+  const multiagent = spec?.multiagent;
   if (multiagent === undefined) return null;
-  return {
-    type: "coordinator",
-    agents: multiagent.agents.map(({ kind }) =>
-      kind.case === "agent"
-        ? { type: "agent", id: kind.value.id, ...(kind.value.version > 0 && { version: kind.value.version }) }
-        : { type: "self" },
-    ),
-  };
+  const named = multiagent.agents.map(({ kind }) => (kind.case === "agent" ? kind.value : { id, version }));
+  return { type: "coordinator", agents: named.map(member) };
+}
+
+/** A version that was left open is the one that a thread would get now. */
+function referenceJson({ id, version }: AgentReference, find: FindMember) {
+  return { type: "agent", id, version: version || (find(id, version)?.version ?? 1) };
 }
 
 /** What only Tendon has. */

@@ -1,11 +1,13 @@
 /** `/v1/agents`. */
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { isTendonError, TendonError } from "../../../../kit/errors.ts";
 import type { Agent } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../../../proto/gen/tendon/v1/agent_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
-import { flagOf, isWithin, limitOf, pageOf, rangeOf } from "../list-query.ts";
+import { flagOf, limitOf, pageOf, rangeOf } from "../list-query.ts";
 import { changedAgentSpec, newAgentSpec } from "./agent-input.ts";
 import { agentJson } from "./agent-json.ts";
+import { membersOf } from "./roster.ts";
 
 const MOST = 100;
 /** Of updates that name no version: whoever changes the agent in between is not overwritten. */
@@ -17,49 +19,54 @@ export function agentRoutes(): ApiRoute[] {
   return [
     route("POST", "/v1/agents", createAgent),
     route("GET", "/v1/agents", listAgents),
-    route("GET", "/v1/agents/{agent_id}", async (call) => agentJson(await find(call, versionOf(call)))),
+    route("GET", "/v1/agents/{agent_id}", async (call) => shown(call, await find(call, versionOf(call)))),
     route("POST", "/v1/agents/{agent_id}", updateAgent),
-    route("POST", "/v1/agents/{agent_id}/archive", async ({ services, params }) =>
-      agentJson((await services.call(method.archiveAgent, { agentId: params.agent_id! })).agent!),
-    ),
+    route("POST", "/v1/agents/{agent_id}/archive", async (call) => {
+      const request = { agentId: call.params.agent_id! };
+      return shown(call, (await call.services.call(method.archiveAgent, request)).agent!);
+    }),
     route("GET", "/v1/agents/{agent_id}/versions", listVersions),
   ];
 }
 
-async function createAgent({ services, body, requestId }: ApiCall) {
-  const spec = newAgentSpec(body.fields);
-  return agentJson((await services.call(method.createAgent, { requestId, spec })).agent!);
+/** Agents that it may call keep the versions that they have then. */
+async function createAgent(call: ApiCall) {
+  const { services, body, requestId } = call;
+  const request = { requestId, spec: newAgentSpec(body.fields), pinMembers: true };
+  return shown(call, (await services.call(method.createAgent, request)).agent!);
 }
 
 async function listAgents({ services, query }: ApiCall) {
-  const range = rangeOf(query);
-  const page = { pageSize: limitOf(query, MOST), pageToken: pageOf(query) };
-  const includeArchived = flagOf(query, "include_archived");
-  const { agents, nextPageToken } = await services.call(method.listAgents, { ...page, includeArchived });
-  return pageJson(
-    agents.filter(({ createdAt }) => isWithin(range, createdAt)),
-    nextPageToken,
-  );
+  const { fromMs, toMs } = rangeOf(query);
+  const { agents, nextPageToken } = await services.call(method.listAgents, {
+    pageSize: limitOf(query, MOST),
+    pageToken: pageOf(query),
+    includeArchived: flagOf(query, "include_archived"),
+    ...(Number.isFinite(fromMs) && { createdAtOrAfter: timestampFromMs(fromMs) }),
+    ...(Number.isFinite(toMs) && { createdBefore: timestampFromMs(toMs + 1) }),
+  });
+  return pageJson(services, agents, nextPageToken);
 }
 
 async function listVersions({ services, query, params }: ApiCall) {
   const page = { pageSize: limitOf(query, MOST), pageToken: pageOf(query) };
   const request = { ...page, agentId: params.agent_id! };
   const { agents, nextPageToken } = await services.call(method.listAgentVersions, request);
-  return pageJson(agents, nextPageToken);
+  return pageJson(services, agents, nextPageToken);
 }
 
 /** Read, changed and written, with the version that was read. */
 async function updateAgent(call: ApiCall) {
   const { services, body } = call;
-  const wanted = body.fields.integer("version");
+  const wanted = body.fields.count("version");
   for (let tries = 1; ; tries += 1) {
     const before = await find(call, 0);
     if (wanted !== undefined && wanted !== before.version) throw versionMismatch(before);
-    const spec = changedAgentSpec(before.spec!, body.fields);
-    const request = { agentId: before.id, spec, expectedVersion: before.version };
+    const spec = changedAgentSpec(before.spec!, body.fields, before.id);
+    const pinMembers = body.fields.has("multiagent");
+    const request = { agentId: before.id, spec, expectedVersion: before.version, pinMembers };
     try {
-      return agentJson((await services.call(method.updateAgent, request)).agent!);
+      return await shown(call, (await services.call(method.updateAgent, request)).agent!);
     } catch (error) {
       const isTold = wanted !== undefined || tries >= MAX_TRIES;
       if (isTold || !isTendonError(error, "VERSION_MISMATCH")) throw error;
@@ -84,6 +91,21 @@ function versionOf({ query }: ApiCall): number {
   throw new TendonError("INVALID_FIELD", "version: must be a whole number from 1", { field: "version" });
 }
 
-function pageJson(agents: readonly Agent[], nextPageToken: string) {
-  return { data: agents.map(agentJson), next_page: nextPageToken || null };
+/** What was left open of the agents that it may call is looked up. */
+function membersLeftOpen(services: ApiCall["services"], agents: readonly Agent[]) {
+  const isOpen = ({ spec }: Agent) =>
+    spec?.multiagent?.agents.some(({ kind }) => kind.case === "agent" && kind.value.version === 0);
+  return membersOf(
+    services,
+    agents.filter(isOpen).map(({ spec }) => spec),
+  );
+}
+
+async function shown({ services }: ApiCall, agent: Agent) {
+  return agentJson(agent, await membersLeftOpen(services, [agent]));
+}
+
+async function pageJson(services: ApiCall["services"], agents: readonly Agent[], nextPageToken: string) {
+  const find = await membersLeftOpen(services, agents);
+  return { data: agents.map((agent) => agentJson(agent, find)), next_page: nextPageToken || null };
 }

@@ -34,6 +34,16 @@ export function webSettingsOf(configs: readonly Fields[]): Pick<ToolsetInit, "fe
   };
 }
 
+const SETTINGS: Readonly<Record<string, readonly string[]>> = {
+  [WEB_FETCH]: ["allowed_domains", "blocked_domains", "max_content_tokens", "url_sources"],
+  [WEB_SEARCH]: ["allowed_domains", "blocked_domains", "user_location"],
+};
+
+/** What an entry of this name may say in `configs`; nothing for other tools. */
+export function webSettingNames(name: string): readonly string[] {
+  return SETTINGS[name] ?? [];
+}
+
 function domainsOf(config: Fields) {
   return {
     allowedDomains: domainListOf(config, "allowed_domains"),
@@ -50,6 +60,7 @@ function domainListOf(config: Fields, name: string): string[] {
 function locationOf(config: Fields) {
   const location = config.object("user_location");
   if (location === undefined) return {};
+  location.only("type", "city", "region", "country", "timezone");
   location.word("type", ["approximate"]);
   const [city, region, country, timezone] = ["city", "region", "country", "timezone"].map(
     (name) => location.text(name) ?? "",
@@ -61,18 +72,19 @@ function locationOf(config: Fields) {
 function refuseSources(config: Fields): void {
   const sources = config.object("url_sources");
   if (sources === undefined) return;
+  sources.only("client_tool_results", "server_tool_results", "user_input");
   for (const name of Object.keys(sources.value)) {
     const said = sources.value[name];
     const word = typeof said === "object" && said !== null ? (said as { type?: unknown }).type : said;
-    if (word !== "all")
+    if (word !== "all" && word !== null)
       throw invalidField(sources.at(name), "must be all: URLs are not limited by where they come from");
   }
 }
 
 /** What a tool's entry in `configs` says besides its policy. */
-export function webSettingsJson(name: string, { fetch, search }: Pick<WebToolset, "fetch" | "search">) {
-  if (name === WEB_FETCH && fetch !== undefined) return fetchJson(fetch);
-  return name === WEB_SEARCH && search !== undefined ? searchJson(search) : {};
+export function webSettingsJson(name: string, web: Pick<WebToolset, "fetch" | "search"> | undefined) {
+  if (name === WEB_FETCH) return { url_sources: null, ...(web?.fetch && fetchJson(web.fetch)) };
+  return name === WEB_SEARCH && web?.search !== undefined ? searchJson(web.search) : {};
 }
 
 function fetchJson({ allowedDomains, blockedDomains, maxContentTokens }: WebFetch) {

@@ -5,7 +5,7 @@ import { elementsOf, memberText } from "../../../../kit/json-slices.ts";
 import type { DeploymentSpecSchema } from "../../../../proto/gen/tendon/v1/deployment_pb.js";
 import { eventInput } from "../events/event-input.ts";
 import type { Fields } from "../fields.ts";
-import { metadataPatch } from "../metadata.ts";
+import { metadataPatch, newMetadata } from "../metadata.ts";
 import type { RequestBody } from "../request-body.ts";
 import { resourceInput } from "../sessions/resource-input.ts";
 import { agentChoice, budgetOf } from "../sessions/session-input.ts";
@@ -59,9 +59,7 @@ const NEEDED = ["name", "agent", "environment_id", "initial_events"];
 export function newDeployment(body: RequestBody): Spec {
   body.fields.only(...Object.keys(PARTS));
   const said = Object.keys(PARTS).filter((name) => NEEDED.includes(name) || body.fields.has(name));
-  const spec = specOf(body, said);
-  const metadata = Object.entries(spec.metadata ?? {}).filter(([, value]) => value !== "");
-  return { ...spec, metadata: Object.fromEntries(metadata) };
+  return { ...specOf(body, said), metadata: newMetadata(body.fields) };
 }
 
 /** What is said is replaced, the rest stays. */

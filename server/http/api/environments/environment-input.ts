@@ -29,7 +29,7 @@ export function newEnvironmentSpec(fields: Fields): EnvironmentSpec {
 export function changedEnvironmentSpec(before: EnvironmentSpec, fields: Fields): EnvironmentSpec {
   fields.only("name", "config", "description", "metadata", "scope");
   const spec = clone(EnvironmentSpecSchema, before);
-  if (fields.has("name")) spec.name = fields.requiredText("name");
+  spec.name = fields.changedText("name") ?? spec.name;
   if (fields.has("description")) spec.description = fields.text("description") ?? "";
   fields.word("scope", ["organization"]);
   spec.metadata = patchedMetadata(spec.metadata, fields);
@@ -64,7 +64,10 @@ function applyConfig(spec: EnvironmentSpec, config: Fields): void {
 function networkOf(networking: Fields, before: Network | undefined): EnvironmentSpec["network"] {
   const type = networking.word("type", ["unrestricted", "limited"]);
   if (type === undefined) throw invalidField(networking.at("type"), "is required");
-  if (type === "unrestricted") return create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
+  if (type === "unrestricted") {
+    networking.only("type");
+    return create(NetworkSchema, { mode: NetworkMode.UNRESTRICTED });
+  }
   networking.only("type", "allowed_hosts", "allow_mcp_servers", "allow_package_managers");
   const isBefore = before?.mode === NetworkMode.NONE || before?.mode === NetworkMode.LIMITED;
   const kept = isBefore ? before : undefined;
@@ -80,6 +83,7 @@ function networkOf(networking: Fields, before: Network | undefined): Environment
 /** What is not said of them stays. */
 function applyPackages(spec: EnvironmentSpec, fields: Fields): void {
   fields.only("type", ...MANAGERS);
+  fields.word("type", ["packages"]);
   const packages = spec.packages ?? create(PackagesSchema);
   for (const name of MANAGERS) if (fields.has(name)) packages[name] = [...(fields.texts(name) ?? [])];
   spec.packages = packages;

@@ -3,6 +3,7 @@ import type { Environment } from "../../../../proto/gen/tendon/v1/environment_pb
 import { EnvironmentService } from "../../../../proto/gen/tendon/v1/environment_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { flagOf, limitOf, pageOf } from "../list-query.ts";
+import { withMetadataCode } from "../metadata.ts";
 import { changedEnvironmentSpec, newEnvironmentSpec } from "./environment-input.ts";
 import { environmentJson } from "./environment-json.ts";
 
@@ -13,15 +14,10 @@ const { method } = EnvironmentService;
 export function environmentRoutes(): ApiRoute[] {
   const path = "/v1/environments/{environment_id}";
   return [
-    route("POST", "/v1/environments", async ({ services, body, requestId }) => {
-      const spec = newEnvironmentSpec(body.fields);
-      return environmentJson(
-        (await services.call(method.createEnvironment, { requestId, spec })).environment!,
-      );
-    }),
+    route("POST", "/v1/environments", (call) => withMetadataCode(() => createEnvironment(call))),
     route("GET", "/v1/environments", listEnvironments),
     route("GET", path, async (call) => environmentJson(await find(call))),
-    route("POST", path, updateEnvironment),
+    route("POST", path, (call) => withMetadataCode(() => updateEnvironment(call))),
     route("DELETE", path, async ({ services, params }) => {
       await services.call(method.deleteEnvironment, { environmentId: params.environment_id! });
       return { id: params.environment_id, type: "environment_deleted" };
@@ -31,6 +27,11 @@ export function environmentRoutes(): ApiRoute[] {
       return environmentJson((await services.call(method.archiveEnvironment, request)).environment!);
     }),
   ];
+}
+
+async function createEnvironment({ services, body, requestId }: ApiCall) {
+  const spec = newEnvironmentSpec(body.fields);
+  return environmentJson((await services.call(method.createEnvironment, { requestId, spec })).environment!);
 }
 
 async function listEnvironments({ services, query }: ApiCall) {

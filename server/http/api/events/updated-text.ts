@@ -3,6 +3,7 @@ import { fromJson, type JsonObject } from "@bufbuild/protobuf";
 import { AgentSchema } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { BudgetSchema } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionAgentJson } from "../agents/agent-json.ts";
+import { NO_MEMBERS } from "../agents/roster.ts";
 import { budgetJson } from "../sessions/session-json.ts";
 
 const LENIENT = { ignoreUnknownFields: true };
@@ -12,7 +13,9 @@ export function updatedText(payload: string): string {
   const { agent, budget, ...rest } = JSON.parse(payload) as JsonObject;
   return JSON.stringify({
     ...rest,
-    ...(agent !== undefined && { agent: sessionAgentJson(fromJson(AgentSchema, agent, LENIENT)) }),
+    ...(agent !== undefined && {
+      agent: sessionAgentJson(fromJson(AgentSchema, agent, LENIENT), NO_MEMBERS),
+    }),
     ...(budget !== undefined && { budget: budgetJson(fromJson(BudgetSchema, budget, LENIENT)) }),
   });
 }

@@ -66,7 +66,8 @@ async function* uploadOf(
     }
     if (part.name !== "file") throw invalidField(part.name, "is not a field here");
     hasFile = true;
-    const { filename, mimeType, bytes } = part;
+    const { mimeType, bytes } = part;
+    const filename = part.filename.split(/[/\\]/).at(-1) || unnamed(mimeType);
     yield { kind: { case: "start", value: { requestId, filename, mimeType } } };
     for await (const value of bytes) yield { kind: { case: "chunk", value } };
   }
@@ -79,7 +80,7 @@ async function listFiles({ services, query }: ApiCall) {
     pageSize: limitOf(query, MOST),
     pageToken: pageOf(query),
     sessionId: query.get("scope_id") ?? "",
-    fileIds: [...valuesOf(query, "ids")],
+    fileIds: [...new Set(valuesOf(query, "ids"))],
   });
   return { data: files.map(fileJson), next_page: nextPageToken || null };
 }
@@ -100,4 +101,23 @@ async function downloadFile({ services, params, exchange, signal }: ApiCall): Pr
 /** Outputs are named by their paths. */
 function nameOf(filename: string): string {
   return filename.slice(filename.lastIndexOf("/") + 1);
+}
+
+/** The names that files of these types end in. */
+const ENDINGS: Readonly<Record<string, string>> = {
+  "application/json": ".json",
+  "application/pdf": ".pdf",
+  "application/zip": ".zip",
+  "image/gif": ".gif",
+  "image/jpeg": ".jpg",
+  "image/png": ".png",
+  "image/webp": ".webp",
+  "text/csv": ".csv",
+  "text/html": ".html",
+  "text/markdown": ".md",
+  "text/plain": ".txt",
+};
+
+function unnamed(mimeType: string): string {
+  return `unnamed${ENDINGS[mimeType.split(";")[0]!.trim().toLowerCase()] ?? ""}`;
 }

@@ -23,7 +23,7 @@ export function memoryRoutes(): ApiRoute[] {
         memoryStoreId: params.memory_store_id!,
         path: fields.requiredText("path"),
         content: fields.text("content") ?? "",
-        view: viewOf(query, MemoryView.FULL),
+        view: viewOf(query, MemoryView.BASIC),
       });
       return memoryJson(memory!);
     }),
@@ -46,12 +46,14 @@ async function updateMemory(call: ApiCall) {
   fields.only("path", "content", "precondition");
   const precondition = fields.object("precondition");
   precondition?.word("type", ["content_sha256"]);
+  precondition?.only("type", "content_sha256");
+  const [content, newPath] = [fields.text("content"), fields.changedText("path")];
   const { memory } = await call.services.call(method.updateMemory, {
     ...one(call),
     requestId: call.requestId,
-    view: viewOf(call.query, MemoryView.FULL),
-    ...(fields.has("content") && { content: fields.text("content") ?? "" }),
-    ...(fields.has("path") && { newPath: fields.requiredText("path") }),
+    view: viewOf(call.query, MemoryView.BASIC),
+    ...(content !== undefined && { content }),
+    ...(newPath !== undefined && { newPath }),
     ...(precondition && { expectedContentSha256: precondition.requiredText("content_sha256") }),
   });
   return memoryJson(memory!);

@@ -3,7 +3,7 @@ import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { MemoryService } from "../../../../proto/gen/tendon/v1/memory_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { flagOf, limitOf, pageOf, rangeOf } from "../list-query.ts";
-import { metadataPatch } from "../metadata.ts";
+import { metadataPatch, newMetadata } from "../metadata.ts";
 import { memoryStoreJson } from "./memory-json.ts";
 
 const MOST = 100;
@@ -20,7 +20,7 @@ export function memoryStoreRoutes(): ApiRoute[] {
         requestId,
         name: fields.requiredText("name"),
         description: fields.text("description") ?? "",
-        metadata: metadataPatch(fields),
+        metadata: newMetadata(fields),
       });
       return memoryStoreJson(memoryStore!);
     }),
@@ -31,10 +31,11 @@ export function memoryStoreRoutes(): ApiRoute[] {
     route("POST", path, async (call) => {
       const { fields } = call.body;
       fields.only("name", "description", "metadata");
+      const name = fields.changedText("name");
       const { memoryStore } = await call.services.call(method.updateMemoryStore, {
         ...one(call),
         metadata: metadataPatch(fields),
-        ...(fields.has("name") && { name: fields.requiredText("name") }),
+        ...(name !== undefined && { name }),
         ...(fields.has("description") && { description: fields.text("description") ?? "" }),
       });
       return memoryStoreJson(memoryStore!);

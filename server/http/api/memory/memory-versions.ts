@@ -31,7 +31,9 @@ export function memoryVersionRoutes(): ApiRoute[] {
   ];
 }
 
+/** There are no service accounts here, so none has written anything. */
 async function listMemoryVersions({ services, params, query }: ApiCall) {
+  const isNobodys = (query.get("service_account_id") ?? "") !== "";
   const { fromMs, toMs } = rangeOf(query);
   const { memoryVersions, nextPageToken } = await services.call(method.listMemoryVersions, {
     memoryStoreId: params.memory_store_id!,
@@ -45,6 +47,7 @@ async function listMemoryVersions({ services, params, query }: ApiCall) {
     ...(Number.isFinite(fromMs) && { createdAtOrAfter: timestampFromMs(fromMs) }),
     ...(Number.isFinite(toMs) && { createdAtOrBefore: timestampFromMs(toMs) }),
   });
+  if (isNobodys) return { data: [], next_page: null };
   return { data: memoryVersions.map(memoryVersionJson), next_page: nextPageToken || null };
 }
 

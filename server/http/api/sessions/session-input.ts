@@ -6,7 +6,7 @@ import { type Budget, BudgetSchema } from "../../../../proto/gen/tendon/v1/sessi
 import type { CreateSessionRequestSchema } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventInput } from "../events/event-input.ts";
 import { type Fields, fieldsOf } from "../fields.ts";
-import { metadataPatch } from "../metadata.ts";
+import { newMetadata } from "../metadata.ts";
 import type { RequestBody } from "../request-body.ts";
 import { resourceInput } from "./resource-input.ts";
 
@@ -31,7 +31,7 @@ export function newSessionRequest({ fields, text }: RequestBody): CreateSession 
   return {
     environmentId: fields.text("environment_id") ?? "",
     title: fields.text("title") ?? "",
-    metadata: metadataPatch(fields),
+    metadata: newMetadata(fields),
     vaultIds: [...(fields.texts("vault_ids") ?? [])],
     resources: (fields.objects("resources") ?? []).map(resourceInput),
     initialEvents: initialEventsOf(text, fields),
@@ -60,7 +60,7 @@ export function agentChoice(fields: Fields): AgentChoice {
   } else agent.only("type", "id", "version");
   return {
     agentId: agent.requiredText("id"),
-    agentVersion: agent.integer("version") ?? 0,
+    agentVersion: agent.count("version") ?? 0,
     overrides: type === "agent_with_overrides" ? agent : undefined,
   };
 }
@@ -82,6 +82,7 @@ export function budgetOf(fields: Fields): Budget {
   fields.only("type", "max_list_cost", "max_tokens", "max_turns", "max_wall_clock_ms");
   fields.word("type", ["limit"]);
   const cost = fields.object("max_list_cost");
+  cost?.only("amount", "currency");
   cost?.word("currency", ["USD"]);
   const count = (name: string) => {
     const value = fields.integer(name) ?? 0;

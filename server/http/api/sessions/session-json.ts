@@ -10,19 +10,20 @@ import {
   type Usage,
 } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionAgentJson } from "../agents/agent-json.ts";
+import type { FindMember } from "../agents/roster.ts";
 import { timeJson } from "../time-json.ts";
 import { resourceJson } from "./resource-json.ts";
 
 const NANO_USD_PER_CENT = 10_000_000n;
 
-export function sessionJson(session: Session, nowMs: number) {
+export function sessionJson(session: Session, nowMs: number, find: FindMember) {
   const usage = session.tree?.usage ?? session.usage;
   return {
     type: "session",
     id: session.id,
     title: session.title || null,
     status: statusJson(session),
-    agent: sessionAgentJson(session.agent!),
+    agent: sessionAgentJson(session.agent!, find),
     environment_id: session.environmentId,
     vault_ids: session.vaultIds,
     resources: session.resources.map((resource) => resourceJson(resource)),

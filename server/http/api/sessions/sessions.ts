@@ -7,36 +7,46 @@ import { AgentService } from "../../../../proto/gen/tendon/v1/agent_service_pb.j
 import type { Session } from "../../../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import { overriddenSpec } from "../agents/agent-input.ts";
+import { membersOf } from "../agents/roster.ts";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { type Fields, fieldsOf } from "../fields.ts";
-import { flagOf, limitOf, pageOf, rangeOf, valuesOf } from "../list-query.ts";
+import { flagOf, limitOf, numberOf, pageOf, rangeOf, valuesOf } from "../list-query.ts";
 import { metadataPatch } from "../metadata.ts";
 import { agentChoice, budgetOf, newSessionRequest } from "./session-input.ts";
 import { STATUSES, sessionJson } from "./session-json.ts";
 
 const MOST = 100;
+const MAX_VERSION = 999_999_999;
 
 const { method } = SessionService;
 
 export function sessionRoutes(clock: Clock): ApiRoute[] {
-  const json = (session: Session | undefined) => sessionJson(session!, clock.nowMs());
   const path = "/v1/sessions/{session_id}";
+  const shown = async ({ services }: ApiCall, sessions: readonly (Session | undefined)[]) => {
+    const find = await membersOf(
+      services,
+      sessions.map((session) => session?.agent?.spec),
+    );
+    return sessions.map((session) => sessionJson(session!, clock.nowMs(), find));
+  };
+  const one = async (call: ApiCall, session: Session | undefined) => (await shown(call, [session]))[0];
   return [
-    route("POST", "/v1/sessions", async (call) => json(await createSession(call))),
-    route("GET", "/v1/sessions", (call) => listSessions(call, json)),
-    route("GET", path, async ({ services, params }) =>
-      json((await services.call(method.getSession, { sessionId: params.session_id! })).session),
-    ),
-    route("POST", path, (call) => updateSession(call, json)),
+    route("POST", "/v1/sessions", async (call) => one(call, await createSession(call))),
+    route("GET", "/v1/sessions", (call) => listSessions(call, (sessions) => shown(call, sessions))),
+    route("GET", path, async (call) => {
+      const request = { sessionId: call.params.session_id! };
+      return one(call, (await call.services.call(method.getSession, request)).session);
+    }),
+    route("POST", path, async (call) => one(call, await updateSession(call))),
     route("DELETE", path, async ({ services, params, query }) => {
       const interrupt = flagOf(query, "interrupt");
       await services.call(method.deleteSession, { sessionId: params.session_id!, interrupt });
       return { id: params.session_id, type: "session_deleted" };
     }),
-    route("POST", `${path}/archive`, async ({ services, params, query }) => {
-      const interrupt = flagOf(query, "interrupt");
-      const request = { sessionId: params.session_id!, interrupt };
-      return json((await services.call(method.archiveSession, request)).session);
+    route("POST", `${path}/archive`, async (call) => {
+      const interrupt = flagOf(call.query, "interrupt");
+      const request = { sessionId: call.params.session_id!, interrupt };
+      return one(call, (await call.services.call(method.archiveSession, request)).session);
     }),
   ];
 }
@@ -53,15 +63,17 @@ async function createSession({ services, body, requestId }: ApiCall): Promise<Se
     .session;
 }
 
-type Json = (session: Session | undefined) => unknown;
+type Shown = (sessions: readonly Session[]) => Promise<readonly object[]>;
 
-async function listSessions({ services, query }: ApiCall, json: Json) {
+async function listSessions({ services, query }: ApiCall, shown: Shown) {
   const { fromMs, toMs } = rangeOf(query);
   const { sessions, nextPageToken, previousPageToken } = await services.call(method.listSessions, {
     pageSize: limitOf(query, MOST),
     pageToken: pageOf(query),
     statuses: valuesOf(query, "statuses").map(statusOf),
+    waitingIsRunning: true,
     agentId: query.get("agent_id") ?? "",
+    agentVersion: numberOf(query, "agent_version", { from: 1, to: MAX_VERSION }) ?? 0,
     memoryStoreId: query.get("memory_store_id") ?? "",
     deploymentId: query.get("deployment_id") ?? "",
     includeArchived: flagOf(query, "include_archived"),
@@ -70,7 +82,7 @@ async function listSessions({ services, query }: ApiCall, json: Json) {
     ...(Number.isFinite(toMs) && { createdBefore: timestampFromMs(toMs + 1) }),
   });
   return {
-    data: sessions.map(json),
+    data: await shown(sessions),
     next_page: nextPageToken || null,
     prev_page: previousPageToken || null,
   };
@@ -88,7 +100,7 @@ export function orderOf(query: URLSearchParams): "asc" | "desc" | undefined {
   throw invalidField("order", "must be asc or desc");
 }
 
-async function updateSession({ services, params, body: { fields } }: ApiCall, json: Json) {
+async function updateSession({ services, params, body: { fields } }: ApiCall) {
   fields.only("title", "metadata", "budget", "agent", "vault_ids");
   if (fields.has("vault_ids")) throw invalidField("vault_ids", "cannot be changed");
   const agent = fields.object("agent");
@@ -101,7 +113,7 @@ async function updateSession({ services, params, body: { fields } }: ApiCall, js
     ...(budget && { budget: budgetOf(budget) }),
     ...(agent && { agent: await agentChange(services, params.session_id!, agent) }),
   };
-  return json((await services.call(method.updateSession, request)).session);
+  return (await services.call(method.updateSession, request)).session;
 }
 
 /** What is not said of tools and servers stays as the session has it. */

@@ -7,7 +7,7 @@ export function skillJson({ id, displayName, latestVersionId, createdAt, updated
     type: "skill",
     id,
     display_name: displayName,
-    latest_version_id: latestVersionId || null,
+    latest_version_id: latestVersionId,
     source: { type: "custom" },
     created_at: timeJson(createdAt),
     updated_at: timeJson(updatedAt),

@@ -1,6 +1,6 @@
 /** A thread as existing clients know it (pure). A session's own log is its primary thread, under an id made of the session's. */
 import type { Session } from "../../../../proto/gen/tendon/v1/session_pb.js";
-import { sessionAgentJson } from "../agents/agent-json.ts";
+import { threadAgentJson } from "../agents/agent-json.ts";
 import { durationSeconds, statusJson, usageJson } from "../sessions/session-json.ts";
 import { timeJson } from "../time-json.ts";
 
@@ -14,14 +14,13 @@ export function primaryThreadId(sessionId: string): string {
 export function threadJson(thread: Session, nowMs: number) {
   const root = thread.rootSessionId || thread.id;
   const isPrimary = thread.rootSessionId === "";
-  const { multiagent: _, ...agent } = sessionAgentJson(thread.agent!);
   return {
     type: "session_thread",
     id: isPrimary ? primaryThreadId(thread.id) : thread.id,
     session_id: root,
     parent_thread_id: isPrimary ? null : parentId(thread.parentSessionId),
     workflow_run_id: null,
-    agent,
+    agent: threadAgentJson(thread.agent!),
     title: thread.title || null,
     status: statusJson(thread),
     stats: {

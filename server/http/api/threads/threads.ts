@@ -8,7 +8,7 @@ import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { eventPageText } from "../events/event-list.ts";
 import { streamEvents } from "../events/event-stream.ts";
 import { limitOf, pageOf, valuesOf } from "../list-query.ts";
-import { STATUSES } from "../sessions/session-json.ts";
+import { STATUSES, statusJson } from "../sessions/session-json.ts";
 import { primaryThreadId, threadJson } from "./thread-json.ts";
 
 const MOST = 100;
@@ -43,25 +43,31 @@ export function threadRoutes(clock: Clock): ApiRoute[] {
   ];
 }
 
-/** The primary thread stands on the first page. */
+/** Of the page that begins with those after the primary one. */
+const AFTER_PRIMARY = "threads";
+
+/** The primary thread stands first. */
 async function listThreads({ services, params, query }: ApiCall, json: (thread: Session) => object) {
   const sessionId = params.session_id!;
   const words = valuesOf(query, "statuses");
   const unknown = words.find((word) => STATUSES[word] === undefined);
   if (unknown !== undefined) throw invalidField("statuses", `must be ${Object.keys(STATUSES).join(", ")}`);
-  const wanted = new Set(words.map((word) => STATUSES[word]));
-  const pageToken = pageOf(query);
+  const page = (shown: readonly Session[], next: string | null) => {
+    const isWanted = (thread: Session) => words.length === 0 || words.includes(statusJson(thread));
+    return { data: shown.filter(isWanted).map(json), next_page: next };
+  };
+  const [size, token] = [limitOf(query, MOST) || MOST, pageOf(query)];
+  const primary =
+    token === "" ? [(await services.call(SessionService.method.getSession, { sessionId })).session!] : [];
+  if (primary.length === size) return page(primary, AFTER_PRIMARY);
   const { threads, nextPageToken } = await services.call(ThreadService.method.listThreads, {
     sessionId,
     wholeTree: true,
     includeArchived: true,
-    pageSize: limitOf(query, MOST) || MOST,
-    pageToken,
+    pageSize: size - primary.length,
+    pageToken: token === AFTER_PRIMARY ? "" : token,
   });
-  const primary =
-    pageToken === "" ? [(await services.call(SessionService.method.getSession, { sessionId })).session!] : [];
-  const shown = [...primary, ...threads].filter(({ status }) => wanted.size === 0 || wanted.has(status));
-  return { data: shown.map(json), next_page: nextPageToken || null };
+  return page([...primary, ...threads], nextPageToken || null);
 }
 
 /** One of another session is not there. */

@@ -70,13 +70,13 @@ function variableJson({ name, allowedHosts, inHeaders, inBody }: EnvironmentVari
   };
 }
 
+/** What failed of it: the try where it was made, and the refresh. */
 export function validationJson(
   { id, vaultId }: Credential,
   result: ValidateCredentialResponse,
   nowMs: number,
 ) {
-  const answered = (status: number) =>
-    status === 0 ? null : { status_code: status, content_type: null, body: null, body_truncated: false };
+  const isValid = result.validity === CredentialValidity.VALID;
   return {
     type: "vault_credential_validation",
     credential_id: id,
@@ -84,15 +84,33 @@ export function validationJson(
     status: STATUS[result.validity] ?? "unknown",
     has_refresh_token: result.hasRefreshToken,
     mcp_probe:
-      result.httpStatus === 0 ? null : { method: "initialize", http_response: answered(result.httpStatus) },
-    refresh:
-      result.refreshStatus === ""
-        ? null
-        : { status: result.refreshStatus, http_response: answered(result.refreshHttpStatus) },
+      result.probed && !isValid
+        ? { method: "initialize", http_response: answerJson(result.httpStatus) }
+        : null,
+    refresh: refreshResultJson(result),
     detail: result.detail,
     validated_at: new Date(nowMs).toISOString(),
   };
 }
+
+/** What the far side wrote is not repeated. */
+function answerJson(status: number) {
+  return status === 0 ? null : { status_code: status, content_type: "", body: "", body_truncated: false };
+}
+
+function refreshResultJson({
+  refreshStatus: status,
+  refreshHttpStatus,
+  hasRefreshToken,
+  httpStatus,
+}: ValidateCredentialResponse) {
+  if (status !== "")
+    return { status, http_response: status === "failed" ? answerJson(refreshHttpStatus) : null };
+  const wasWanted = httpStatus === UNAUTHORIZED && !hasRefreshToken;
+  return wasWanted ? { status: "no_refresh_token", http_response: null } : null;
+}
+
+const UNAUTHORIZED = 401;
 
 const STATUS: Partial<Record<CredentialValidity, string>> = {
   [CredentialValidity.VALID]: "valid",

@@ -4,7 +4,7 @@ import { notFound } from "../../../../kit/errors.ts";
 import { type Credential, VaultService } from "../../../../proto/gen/tendon/v1/vault_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { flagOf, limitOf, pageOf } from "../list-query.ts";
-import { metadataPatch } from "../metadata.ts";
+import { metadataPatch, newMetadata } from "../metadata.ts";
 import { changedUse, newCredential, secretOf, typeOf } from "./credential-input.ts";
 import { credentialJson, validationJson } from "./credential-json.ts";
 
@@ -16,10 +16,10 @@ export function credentialRoutes(clock: Clock): ApiRoute[] {
   const all = "/v1/vaults/{vault_id}/credentials";
   const path = `${all}/{credential_id}`;
   return [
-    route("POST", all, createCredential),
+    route("POST", all, (call) => createCredential(call, clock.nowMs())),
     route("GET", all, listCredentials),
     route("GET", path, async (call) => credentialJson(await find(call))),
-    route("POST", path, updateCredential),
+    route("POST", path, (call) => updateCredential(call, clock.nowMs())),
     route("DELETE", path, async (call) => {
       const { id } = await find(call);
       await call.services.call(method.deleteCredential, { credentialId: id });
@@ -39,14 +39,14 @@ export function credentialRoutes(clock: Clock): ApiRoute[] {
   ];
 }
 
-async function createCredential({ services, params, body: { fields }, requestId }: ApiCall) {
+async function createCredential({ services, params, body: { fields }, requestId }: ApiCall, nowMs: number) {
   fields.only("auth", "display_name", "metadata");
-  const { use, secret } = newCredential(fields.requiredObject("auth"));
+  const { use, secret } = newCredential(fields.requiredObject("auth"), nowMs);
   const { credential } = await services.call(method.createCredential, {
     requestId,
     vaultId: params.vault_id!,
     displayName: fields.text("display_name") ?? "",
-    metadata: metadataPatch(fields),
+    metadata: newMetadata(fields),
     use,
     secret: { form: { case: "plain", value: secret } },
   });
@@ -64,7 +64,7 @@ async function listCredentials({ services, params, query }: ApiCall) {
 }
 
 /** What of the secret is not said stays sealed as it is. */
-async function updateCredential(call: ApiCall) {
+async function updateCredential(call: ApiCall, nowMs: number) {
   const { services, body } = call;
   const { fields } = body;
   fields.only("auth", "display_name", "metadata");
@@ -72,7 +72,7 @@ async function updateCredential(call: ApiCall) {
   const auth = fields.object("auth");
   const type = auth === undefined ? undefined : typeOf(before.use!, auth);
   const use = type === undefined ? undefined : changedUse(before.use!, type, auth!);
-  const secret = type === undefined ? undefined : secretOf(type, auth!);
+  const secret = type === undefined ? undefined : secretOf(type, auth!, nowMs);
   const isSaid = secret !== undefined && Object.values(secret).some((part) => part !== "");
   const { credential } = await services.call(method.updateCredential, {
     credentialId: before.id,

@@ -2,7 +2,7 @@
 import { type Vault, VaultService } from "../../../../proto/gen/tendon/v1/vault_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { flagOf, limitOf, pageOf } from "../list-query.ts";
-import { metadataPatch } from "../metadata.ts";
+import { metadataPatch, newMetadata } from "../metadata.ts";
 import { timeJson } from "../time-json.ts";
 
 const MOST = 100;
@@ -17,7 +17,7 @@ export function vaultRoutes(): ApiRoute[] {
       const request = {
         requestId,
         displayName: fields.requiredText("display_name"),
-        metadata: metadataPatch(fields),
+        metadata: newMetadata(fields),
       };
       return vaultJson((await services.call(method.createVault, request)).vault!);
     }),
@@ -27,10 +27,11 @@ export function vaultRoutes(): ApiRoute[] {
     ),
     route("POST", path, async ({ services, params, body: { fields } }) => {
       fields.only("display_name", "metadata");
+      const displayName = fields.changedText("display_name");
       const request = {
         vaultId: params.vault_id!,
         metadata: metadataPatch(fields),
-        ...(fields.has("display_name") && { displayName: fields.requiredText("display_name") }),
+        ...(displayName !== undefined && { displayName }),
       };
       return vaultJson((await services.call(method.updateVault, request)).vault!);
     }),

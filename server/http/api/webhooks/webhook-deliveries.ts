@@ -1,5 +1,5 @@
 /** `/v1/webhook_endpoints/{webhook_endpoint_id}/deliveries`: what was told, and telling it again. */
-import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { invalidField } from "../../../../kit/errors.ts";
 import {
   type WebhookDelivery,
@@ -8,7 +8,7 @@ import {
 } from "../../../../proto/gen/tendon/v1/webhook_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { limitOf, pageOf, valuesOf } from "../list-query.ts";
-import { timeJson } from "../time-json.ts";
+import { timeFrom, timeJson } from "../time-json.ts";
 
 const MOST = 1000;
 const STATES: Readonly<Record<string, WebhookDeliveryState>> = {
@@ -46,7 +46,7 @@ async function replaySince({ services, params, body: { fields } }: ApiCall) {
   fields.only("since", "states");
   const { replayed } = await services.call(method.replayWebhookDeliveries, {
     endpointId: params.webhook_endpoint_id!,
-    which: { case: "since", value: timeFrom(fields.requiredText("since")) },
+    which: { case: "since", value: timestampFromDate(timeFrom(fields.requiredText("since"), "since")) },
     states: statesOf(fields.texts("states") ?? [], "states"),
   });
   return { type: "webhook_replay", replayed };
@@ -58,13 +58,6 @@ function statesOf(words: readonly string[], field: string): WebhookDeliveryState
     if (state === undefined) throw invalidField(field, `must be among ${Object.keys(STATES).join(", ")}`);
     return state;
   });
-}
-
-function timeFrom(text: string): Timestamp {
-  const date = new Date(text);
-  const isTime = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}/.test(text) && !Number.isNaN(date.getTime());
-  if (!isTime) throw invalidField("since", "must be a time as in 2026-01-31T12:00:00Z");
-  return timestampFromDate(date);
 }
 
 function deliveryJson(delivery: WebhookDelivery) {
