@@ -1,6 +1,8 @@
 /** What sessions are made of, as options: those that a command makes, and those that a deployment will make. */
 import type { Command } from "commander";
+import { StartupError } from "../kit/program.ts";
 import { addBudgetOptions, type BudgetOptions, budgetOf } from "./budget-options.ts";
+import { EXIT_USAGE } from "./command.ts";
 import type { Api } from "./connect.ts";
 import { findDefaultAgent } from "./default-agent.ts";
 import { type MemoryOptions, memoryResources } from "./memory-options.ts";
@@ -16,7 +18,6 @@ export interface SessionPartsOptions extends BudgetOptions, MemoryOptions {
   vault?: string[];
   repo?: string[];
   repoPush?: string[];
-  requestId?: string;
 }
 
 export function addSessionPartsOptions(command: Command): Command {
@@ -41,24 +42,48 @@ export function addSessionPartsOptions(command: Command): Command {
       "--repo-push <glob>",
       "branches of these repositories that may be pushed to; left out: all that their credentials may; may be given several times",
       parseRepeated,
-    )
-    .option("--request-id <id>", "makes repeating this command safe");
+    );
 }
 
 /** Asks the server for what is given by name. */
 export async function sessionPartsOf(api: Api, options: SessionPartsOptions) {
-  const { agent, env, repo = [], repoPush } = options;
+  const { agent, env } = options;
   const budget = budgetOf(options);
   return {
     agentId: await (agent === undefined ? findDefaultAgent(api.agents) : agentIdOf(api.agents, agent)),
     agentVersion: options.agentVersion ?? 0,
     environmentId: env === undefined ? "" : await environmentIdOf(api.environments, env),
     vaultIds: options.vault ?? [],
-    resources: [
-      ...(await memoryResources(api.memory, options)),
-      ...repo.map((url) => repositoryInput(url, repoPush)),
-    ],
+    resources: await resourcesOf(api, options),
     metadata: options.metadata ?? {},
     ...(budget && { budget }),
   };
+}
+
+/** Those that were given, by the names that they have in the contract. */
+export async function givenSessionParts(api: Api, options: SessionPartsOptions) {
+  const { agent, agentVersion, env, vault, metadata } = options;
+  const budget = budgetOf(options);
+  const resources = await resourcesOf(api, options);
+  if (resources.length === 0 && options.repoPush !== undefined)
+    throw new StartupError("--repo-push goes with --repo", EXIT_USAGE);
+  return {
+    ...(agent !== undefined && { agent_id: { agentId: await agentIdOf(api.agents, agent) } }),
+    ...(agentVersion !== undefined && { agent_version: { agentVersion } }),
+    ...(env !== undefined && {
+      environment_id: { environmentId: await environmentIdOf(api.environments, env) },
+    }),
+    ...(vault !== undefined && { vault_ids: { vaultIds: vault } }),
+    ...(resources.length > 0 && { resources: { resources } }),
+    ...(metadata !== undefined && { metadata: { metadata } }),
+    ...(budget && { budget: { budget } }),
+  };
+}
+
+async function resourcesOf(api: Api, options: SessionPartsOptions) {
+  const { repo = [], repoPush } = options;
+  return [
+    ...(await memoryResources(api.memory, options)),
+    ...repo.map((url) => repositoryInput(url, repoPush)),
+  ];
 }

@@ -26,7 +26,7 @@ import { createGit } from "./git/git.ts";
 import { createLfsActions } from "./git/lfs-actions.ts";
 import type { SessionHandler } from "./inbound.ts";
 import { createMcp } from "./mcp/mcp.ts";
-import { createFetch, type OutboundFetch } from "./outbound/fetch.ts";
+import { createCheck, createFetch, type OutboundFetch } from "./outbound/fetch.ts";
 import { Outbound, type OutboundOptions } from "./outbound/outbound.ts";
 import { OwnListeners } from "./outbound/own-listeners.ts";
 import { PrivateNetworks } from "./outbound/private-networks.ts";
@@ -118,7 +118,12 @@ export function createParts(deps: PartsDeps): ProxyParts {
     provider: searchProvider(config),
   });
   const tunnels = new Tunnels({ client: proxyClient, handlers, log });
-  const webhooks = new Webhooks({ opener, fetch: createFetch(ways.hooks), clock, log });
+  const { hooks } = ways;
+  const webhooks = new Webhooks({
+    ...{ opener, clock, log },
+    fetch: createFetch(hooks),
+    check: createCheck(hooks),
+  });
   return {
     fetch,
     tunnels,

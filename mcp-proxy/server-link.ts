@@ -42,7 +42,7 @@ export interface ServerLinkDeps {
   readonly hello: MessageInitShape<typeof ProxyHelloSchema>;
   readonly asks: Pick<CredentialAsks, "reseal" | "validate" | "authorities">;
   readonly connects: Pick<Connects, "start" | "finish">;
-  readonly webhooks: Pick<Webhooks, "deliver">;
+  readonly webhooks: Pick<Webhooks, "deliver" | "checkUrl">;
   /** Comes with every connection, and again when what it says has changed. */
   readonly onWelcome: (welcome: ProxyWelcome) => void;
   /** A sandbox wants a connection; without it none is taken. */
@@ -167,6 +167,8 @@ export class ServerLink implements Service {
     else if (kind.case === "startConnect") answered(kind.value.askId, connects.start(kind.value));
     else if (kind.case === "finishConnect") answered(kind.value.askId, connects.finish(kind.value));
     else if (kind.case === "deliverWebhook") answered(kind.value.askId, webhooks.deliver(kind.value));
+    else if (kind.case === "checkWebhookUrl")
+      send({ ...webhooks.checkUrl(kind.value), askId: kind.value.askId });
     else if (kind.case === "forgetSession") onForgetSession(kind.value.sessionId);
     else if (kind.case === "tunnel") send({ ...onTunnel(kind.value), askId: kind.value.tunnelId });
   }

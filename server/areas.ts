@@ -123,12 +123,13 @@ export function createAreas(deps: AreaDeps): Area[] {
 
 /** Webhooks, and the proxies that send them: what these are sending has an end before they are told to go, so that nothing is sent twice. */
 function createSending(deps: AreaDeps, proxy: Area & { readonly directory: ProxyDirectory }): Area[] {
-  const { store, webhookLeaseMs: leaseMs } = deps;
+  const { config, store, webhookLeaseMs: leaseMs } = deps;
   const proxies = proxy.directory;
   const webhook = createWebhookArea({
     ...deps,
     ...store,
     proxies,
+    eventsKept: config.TENDON_WEBHOOK_EVENTS_KEPT,
     ...(leaseMs !== undefined && { leaseMs }),
   });
   const drain = async (graceMs: number) => {

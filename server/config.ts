@@ -86,6 +86,11 @@ export const serverSettings = defineSettings({
     default: 0,
     help: "How many of them may come at once after a pause, up to 1000000; 0: those of ten seconds.",
   },
+  TENDON_WEBHOOK_EVENTS_KEPT: {
+    parse: integer({ min: 100, max: 10_000_000 }),
+    default: 200_000,
+    help: "Most events for webhooks that are kept of a workspace, told or waiting, 100 to 10000000; beyond it the oldest go, those first of which nothing waits.",
+  },
   TENDON_PROVISION_TIMEOUT_MS: {
     parse: integer({ min: 100, max: 3_600_000 }),
     default: 60_000,

@@ -1,5 +1,4 @@
 /** `tendon deployment`: agents that run by themselves. */
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Command } from "commander";
 import { StartupError } from "../../kit/program.ts";
 import {
@@ -16,18 +15,23 @@ import {
   ListDeploymentRunsResponseSchema,
   ListDeploymentsResponseSchema,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
-import { EventInputSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import { budgetText } from "../budget-options.ts";
 import { CALL_WITHIN, EXIT_USAGE, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
-import { agentIdOf, deploymentIdOf } from "../named.ts";
 import {
-  addSessionPartsOptions,
-  type SessionPartsOptions,
-  sessionPartsOf,
-} from "../session-parts-options.ts";
+  addDeploymentOptions,
+  CLEARED,
+  type Cleared,
+  type DeploymentOptions,
+  deploymentChange,
+  initialEventsOf,
+  parseCleared,
+  scheduleOf,
+} from "../deployment-options.ts";
+import { agentIdOf, deploymentIdOf } from "../named.ts";
+import { sessionPartsOf } from "../session-parts-options.ts";
 import { formatFields, formatTable } from "../table.ts";
-import { enumWord, enumWords, pairsText, parseEnum, parseRepeated, timeText } from "../words.ts";
+import { enumWord, enumWords, pairsText, parseEnum, timeText } from "../words.ts";
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 
 export function addDeploymentCommands(program: Command): void {
@@ -41,10 +45,12 @@ A deployment is named by its id, or by a name that only one has.
 
 Examples:
   tendon deployment create --name "Daily report" --message "Write today's report." --cron "0 9 * * 1-5" --time-zone Europe/Berlin
+  tendon deployment update "Daily report" --cron "0 8 * * 1-5" --time-zone Europe/Berlin --clear budget
   tendon deployment run "Daily report"
   tendon deployment runs "Daily report" --failed`,
   );
   addCreate(deployment);
+  addUpdate(deployment);
   addList(deployment);
   for (const [name, description, call] of CALLS) {
     const command = deployment.command(`${name} <deployment>`).description(description);
@@ -83,58 +89,51 @@ const CALLS: readonly (readonly [name: string, description: string, call: Call])
   ],
 ];
 
-interface CreateOptions extends SessionPartsOptions {
-  name: string;
-  description?: string;
-  message?: string[];
-  system?: string;
-  cron?: string;
-  timeZone?: string;
-}
-
 function addCreate(deployment: Command): void {
-  const command = addSessionPartsOptions(deployment.command("create").description("make a deployment"))
-    .requiredOption("--name <name>", "for people; also the title of its sessions")
-    .requiredOption(
-      "--message <text>",
-      "first message of each session; may be given several times",
-      parseRepeated,
-    )
-    .option("--system <text>", "what each session is told by its operator, behind the first message")
-    .option("--cron <expression>", 'when, such as "0 9 * * 1-5"; left out: only when told')
-    .option("--time-zone <zone>", "whose clock that is, such as Europe/Berlin; goes with --cron")
-    .option("--description <text>", "what it does");
-  onAction<CreateOptions>(command, async ({ options, api, output }) => {
+  const command = addDeploymentOptions(deployment.command("create").description("make a deployment")).option(
+    "--request-id <id>",
+    "makes repeating this command safe",
+  );
+  onAction<DeploymentOptions & { requestId?: string }>(command, async ({ options, api, output }) => {
+    const { name, message, description = "" } = options;
+    if (name === undefined || message === undefined)
+      throw new StartupError("--name and --message are needed", EXIT_USAGE);
     const schedule = scheduleOf(options);
-    const spec = {
-      ...(await sessionPartsOf(api, options)),
-      name: options.name,
-      description: options.description ?? "",
-      initialEvents: initialEvents(options),
-      ...(schedule && { schedule }),
-    };
+    const parts = await sessionPartsOf(api, options);
+    const initialEvents = initialEventsOf(options);
+    const spec = { ...parts, name, description, initialEvents, ...(schedule && { schedule }) };
     const { requestId = "" } = options;
     const { deployment: made } = await api.deployments.createDeployment({ requestId, spec }, CALL_WITHIN);
     output.message(DeploymentSchema, made!, () => deploymentText(made!));
   });
 }
 
-/** Without ids: these are each session's own. */
-function initialEvents({ message = [], system }: CreateOptions): MessageInitShape<typeof EventInputSchema>[] {
-  const event = (type: string, text: string) =>
-    create(EventInputSchema, { type, payload: JSON.stringify({ content: [{ type: "text", text }] }) });
-  const [first, ...others] = message.map((text) => event("user.message", text));
-  return [
-    ...(first === undefined ? [] : [first]),
-    ...(system === undefined ? [] : [event("system.message", system)]),
-    ...others,
-  ];
-}
-
-function scheduleOf({ cron, timeZone }: CreateOptions) {
-  if ((cron === undefined) !== (timeZone === undefined))
-    throw new StartupError("--cron and --time-zone go together", EXIT_USAGE);
-  return cron === undefined ? undefined : { expression: cron, timeZone: timeZone ?? "" };
+function addUpdate(deployment: Command): void {
+  const command = addDeploymentOptions(
+    deployment
+      .command("update <deployment>")
+      .description(
+        "change a deployment; what is left out stays, and sessions that were made stay as they are",
+      ),
+  )
+    .option(
+      "--clear <part>",
+      `${CLEARED.join(", ")}: it has none any more; may be given several times`,
+      parseCleared,
+    )
+    .addHelpText(
+      "after",
+      `
+What is given replaces what is there as a whole: the first events (--message, --system), the vaults, the limits, and of
+resources stores and repositories together with files and tokens that were given otherwise. --agent alone means its latest
+version; --metadata name= takes a pair away.`,
+    );
+  onAction<DeploymentOptions & { clear?: Cleared[] }>(command, async ({ options, args, api, output }) => {
+    const deploymentId = await deploymentIdOf(api.deployments, String(args[0]));
+    const request = { deploymentId, ...(await deploymentChange(api, options, options.clear ?? [])) };
+    const { deployment: after } = await api.deployments.updateDeployment(request, CALL_WITHIN);
+    output.message(DeploymentSchema, after!, () => deploymentText(after!));
+  });
 }
 
 function addList(deployment: Command): void {

@@ -1,6 +1,7 @@
 /** `tendon env`: where hands come from. */
-import { create } from "@bufbuild/protobuf";
+import { clone, create } from "@bufbuild/protobuf";
 import type { Command } from "commander";
+import { Turns } from "../../kit/turns.ts";
 import {
   ContainerSettingsSchema,
   type Environment,
@@ -141,13 +142,14 @@ function addUpdate(environment: Command): void {
   );
   onAction<SpecOptions>(command, async ({ options, args, api, output }) => {
     const environmentId = await environmentIdOf(api.environments, String(args[0]));
-    const { environment: before } = await api.environments.getEnvironment({ environmentId }, CALL_WITHIN);
-    const spec = changedSpec(baseSpec(options, before!.spec!), options);
-    const { environment: after } = await api.environments.updateEnvironment(
-      { environmentId, spec },
-      CALL_WITHIN,
-    );
-    output.message(EnvironmentSchema, after!, () => environmentText(after!));
+    const after = await new Turns("environment").untilDone(environmentId, async () => {
+      const { environment } = await api.environments.getEnvironment({ environmentId }, CALL_WITHIN);
+      const expectedSpec = environment!.spec!;
+      const spec = changedSpec(baseSpec(options, clone(EnvironmentSpecSchema, expectedSpec)), options);
+      const request = { environmentId, spec, expectedSpec };
+      return (await api.environments.updateEnvironment(request, CALL_WITHIN)).environment;
+    });
+    output.message(EnvironmentSchema, after, () => environmentText(after));
   });
 }
 

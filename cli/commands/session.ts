@@ -69,7 +69,12 @@ Examples:
 }
 
 function addCreate(session: Command): void {
-  type Options = SessionPartsOptions & { slot?: Record<string, string>; title?: string; message?: string };
+  type Options = SessionPartsOptions & {
+    slot?: Record<string, string>;
+    title?: string;
+    message?: string;
+    requestId?: string;
+  };
   const command = addSessionPartsOptions(session.command("create").description("make a session"))
     .option(
       "--slot <slot=environment>",
@@ -78,6 +83,7 @@ function addCreate(session: Command): void {
     )
     .option("--title <text>", "title for people")
     .option("--message <text>", "first message")
+    .option("--request-id <id>", "makes repeating this command safe")
     .addHelpText(
       "after",
       '\nExamples:\n  tendon session create --message "run: uname -a" --json\n  tendon session create --repo "https://github.com/owner/name#main@src" --vault vlt_01…',

@@ -199,20 +199,22 @@ function secretNote(secret: string, out: string | undefined): string {
   return "\nIts secret was shown when it was made; rotate-secret makes a new one.";
 }
 
+function droppedText({ droppedDeliveries, lastDroppedAt }: WebhookEndpoint): string {
+  if (droppedDeliveries === 0n) return "";
+  return `${droppedDeliveries} deliveries, the newest at ${timeText(lastDroppedAt)}`;
+}
+
 function endpointTable(endpoints: readonly WebhookEndpoint[]): string {
-  const rows = endpoints.map(({ id, name, url, enabledEvents, state, disabledReason, failingSince }) => [
-    id,
-    name,
-    url,
-    enabledEvents.join(" "),
-    [
+  const rows = endpoints.map((endpoint) => {
+    const { id, name, url, enabledEvents, state, disabledReason, failingSince, droppedDeliveries } = endpoint;
+    const standing = [
       enumWord(WebhookStateSchema, state),
       disabledReason,
       failingSince && `failing since ${timeText(failingSince)}`,
-    ]
-      .filter(Boolean)
-      .join(", "),
-  ]);
+      droppedDeliveries > 0n && `${droppedDeliveries} dropped`,
+    ];
+    return [id, name, url, enabledEvents.join(" "), standing.filter(Boolean).join(", ")];
+  });
   return formatTable(["ID", "NAME", "URL", "EVENTS", ""], rows);
 }
 
@@ -226,6 +228,7 @@ function endpointText(endpoint: WebhookEndpoint): string {
     ["state", enumWord(WebhookStateSchema, endpoint.state)],
     ["disabled because", endpoint.disabledReason],
     ["failing since", timeText(endpoint.failingSince)],
+    ["dropped unsent", droppedText(endpoint)],
     ["old secret until", timeText(endpoint.oldSecretUntil)],
     ["workspace", endpoint.workspaceId],
     ["created", timeText(endpoint.createdAt)],

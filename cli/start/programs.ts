@@ -41,6 +41,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_WORK_LEASE_TTL_SECONDS",
       "TENDON_RATE_LIMIT_PER_MINUTE",
       "TENDON_RATE_LIMIT_BURST",
+      "TENDON_WEBHOOK_EVENTS_KEPT",
       "TENDON_DEFAULT_DRIVER",
       "TENDON_DEFAULT_IMAGE",
     ],

@@ -51,6 +51,16 @@ export function createFetch(outbound: Ways): OutboundFetch {
   };
 }
 
+/** What can be told of a URL without asking for names, and without a connection. */
+export function createCheck(outbound: Pick<Outbound, "check">): (target: string) => void {
+  return (target) => {
+    const { protocol, hostname, port } = parseUrl(target);
+    const isSecure = protocol === "https:";
+    const host = hostname.replace(/^\[|\]$/g, "");
+    outbound.check({ host, port: Number(port) || (isSecure ? 443 : 80), isSecure });
+  };
+}
+
 function parseUrl(target: string | URL): URL {
   if (!URL.canParse(String(target))) throw new OutboundRefusal("bad_url", "this is no URL");
   const url = new URL(target);

@@ -79,6 +79,13 @@ export class Outbound {
     }
   }
 
+  /** What can be told of a destination without asking for names. Throws an OutboundRefusal. */
+  check(destination: Destination): void {
+    const addresses = literalAddresses(destination.host);
+    if (addresses === undefined) this.options.rules.checkDenied(destination);
+    else this.options.rules.permitted(destination, addresses);
+  }
+
   /** Whether this machine knows a public address of the host. What it then dials is judged by `connect`. */
   async hasPublicAddress({ host }: Pick<Destination, "host">): Promise<boolean> {
     try {
@@ -134,8 +141,8 @@ export class Outbound {
   }
 
   private async resolve(host: string): Promise<string[]> {
-    if (isIP(host) !== 0) return [host];
-    if (host === "localhost" || host.endsWith(".localhost")) return ["127.0.0.1", "::1"];
+    const addresses = literalAddresses(host);
+    if (addresses !== undefined) return addresses;
     try {
       return await this.options.resolver.resolve(host.toLowerCase().replace(/\.$/, ""));
     } catch (error) {
@@ -156,6 +163,13 @@ export class Outbound {
     // The type knows only agents that give a socket at once; the library itself takes both.
     Object.assign(agent, { createConnection });
   }
+}
+
+/** Of a host that says itself where it is. */
+function literalAddresses(host: string): string[] | undefined {
+  if (isIP(host) !== 0) return [host];
+  const name = host.toLowerCase().replace(/\.$/, "");
+  return name === "localhost" || name.endsWith(".localhost") ? ["127.0.0.1", "::1"] : undefined;
 }
 
 /** A certificate that is not trusted says so; nothing else of the far side's is repeated. */

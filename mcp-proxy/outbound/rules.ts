@@ -93,9 +93,10 @@ export class OutboundRules {
    * For a name that only the proxy of the network can resolve: what can be told without an address. That proxy's own rules
    * are what guards the addresses then.
    */
-  checkName({ host, port, isSecure }: Destination): void {
+  checkName(destination: Destination): void {
+    this.checkDenied(destination);
+    const { host, port, isSecure } = destination;
     const where = `${host}:${port}`;
-    if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), undefined, port)) throw denied(where);
     if (this.options.publicOnly) {
       throw new OutboundRefusal("not_resolved", `${where} is not known here to be public`);
     }
@@ -105,6 +106,12 @@ export class OutboundRules {
         `${where} is not known here as a private address, and is reached by https:// alone`,
       );
     }
+  }
+
+  /** For a name of which nothing is known. */
+  checkDenied({ host, port }: Pick<Destination, "host" | "port">): void {
+    if (this.deny.denies(host.toLowerCase().replace(/\.$/, ""), undefined, port))
+      throw denied(`${host}:${port}`);
   }
 
   /** The plain form of an address, or why it may not be dialled. */

@@ -6,7 +6,7 @@ import { createLogger } from "../../kit/log.ts";
 import { NameResolver } from "../../kit/network/name-resolver.ts";
 import { ownAddresses } from "../../kit/network/own-addresses.ts";
 import { CredentialRefusal } from "../credentials/refusal.ts";
-import { createFetch } from "../outbound/fetch.ts";
+import { createCheck, createFetch } from "../outbound/fetch.ts";
 import { Outbound } from "../outbound/outbound.ts";
 import { OutboundRules, type OutboundRulesOptions } from "../outbound/rules.ts";
 import { Webhooks } from "./webhooks.ts";
@@ -42,7 +42,8 @@ function webhooks(rules: Partial<OutboundRulesOptions> = {}, secret: string | Er
     return secret;
   };
   const log = createLogger("test", "silent");
-  return new Webhooks({ opener: { openSigningSecret }, fetch: createFetch(outbound), clock, log });
+  const ways = { fetch: createFetch(outbound), check: createCheck(outbound) };
+  return new Webhooks({ opener: { openSigningSecret }, ...ways, clock, log });
 }
 
 const ask = (url: string) => ({

@@ -6,7 +6,7 @@ import { type Clock, within } from "../../kit/clock.ts";
 import { messageOf } from "../../kit/errors.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Logger } from "../../kit/log.ts";
-import type { AskDeliverWebhook } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
+import type { AskCheckWebhookUrl, AskDeliverWebhook } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import type { Answer } from "../credentials/asks.ts";
 import type { Opener } from "../credentials/opener.ts";
 import { CredentialRefusal } from "../credentials/refusal.ts";
@@ -19,6 +19,8 @@ export interface WebhooksDeps {
   readonly opener: Pick<Opener, "openSigningSecret">;
   /** By the rules for webhooks. */
   readonly fetch: OutboundFetch;
+  /** What these say of a URL without asking for names. Throws an OutboundRefusal. */
+  readonly check: (url: string) => void;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -54,6 +56,17 @@ export class Webhooks {
     const running = this.answered(ask).finally(() => this.running.delete(running));
     this.running.add(running);
     return running;
+  }
+
+  /** Whether a webhook may go there, as far as that can be told at once. */
+  checkUrl({ url }: Pick<AskCheckWebhookUrl, "url">): Answer {
+    try {
+      this.deps.check(url);
+      return { webhookAttempt: {} };
+    } catch (error) {
+      if (error instanceof OutboundRefusal) return { webhookAttempt: refusedAttempt(error) };
+      throw error;
+    }
   }
 
   /** Takes nothing more, and waits for what is on its way: whether it has arrived is told while somebody listens. */
@@ -107,12 +120,15 @@ export class Webhooks {
       await boundedText(answer, MAX_ANSWER_BYTES, signal).catch(() => undefined);
       return { httpStatus: answer.status };
     } catch (error) {
-      if (error instanceof OutboundRefusal)
-        return { problem: error.reason, detail: error.message.slice(0, 1000), refused: error.isDenial };
+      if (error instanceof OutboundRefusal) return refusedAttempt(error);
       if (signal.aborted) return { problem: "timeout", detail: TOO_LATE };
       throw error;
     } finally {
       stop();
     }
   }
+}
+
+function refusedAttempt({ reason, message, isDenial }: OutboundRefusal) {
+  return { problem: reason, detail: message.slice(0, 1000), refused: isDenial };
 }

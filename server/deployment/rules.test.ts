@@ -23,16 +23,6 @@ test.each([
   [{ initialEvents: [event("user.message"), event("user.interrupt")] }, "spec.initial_events[1].type"],
   [{ initialEvents: [event("user.message", { id: "sevt_1" })] }, "spec.initial_events[0].id"],
   [{ initialEvents: [event("user.message", { threadId: "sthr_1" })] }, "spec.initial_events[0].thread_id"],
-  [
-    {
-      resources: [
-        {
-          kind: { case: "gitRepository" as const, value: { url: "https://h/o/r", authorizationToken: "t" } },
-        },
-      ],
-    },
-    "spec.resources[0].git_repository.authorization_token",
-  ],
   [{ schedule: { expression: "@daily", timeZone: "UTC" } }, "spec.schedule.expression"],
   [{ schedule: { expression: "0 9 * * *", timeZone: "Nowhere" } }, "spec.schedule.time_zone"],
   [{ initialEvents: [event("user.message", { payload: `"${"x".repeat(1024 * 1024)}"` })] }, "spec"],

@@ -26,7 +26,6 @@ export function checkDeploymentSpec(spec: DeploymentSpec): void {
   if (spec.name.trim() === "") throw invalidField("spec.name", "is required");
   if (spec.agentId === "") throw invalidField("spec.agent_id", "is required");
   checkInitialEvents(spec.initialEvents);
-  refuseTokens(spec.resources);
   if (spec.schedule !== undefined) timesOf(spec.schedule);
   const bytes = Buffer.byteLength(toJsonString(DeploymentSpecSchema, spec));
   if (bytes > MAX_SPEC_BYTES)
@@ -37,13 +36,15 @@ export function checkDeploymentSpec(spec: DeploymentSpec): void {
     );
 }
 
-/** What a deployment is, is kept and shown as it is. */
-function refuseTokens(resources: DeploymentSpec["resources"]): void {
-  for (const [at, { kind }] of resources.entries()) {
-    if (kind.case !== "gitRepository" || kind.value.authorizationToken === "") continue;
-    const path = `spec.resources[${at}].git_repository.authorization_token`;
-    throw invalidField(path, "a deployment keeps no tokens; put it into a vault that the deployment names");
+/** As it is kept and shown: tokens are in a vault, each with its user's name. */
+export function withoutTokens(spec: DeploymentSpec): DeploymentSpec {
+  const bare = clone(DeploymentSpecSchema, spec);
+  for (const { kind } of bare.resources) {
+    if (kind.case !== "gitRepository") continue;
+    kind.value.authorizationToken = "";
+    kind.value.userName = "";
   }
+  return bare;
 }
 
 function checkInitialEvents(events: readonly EventInput[]): void {

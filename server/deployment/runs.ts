@@ -4,6 +4,7 @@ import { isTendonError, messageOf, notFound, TendonError } from "../../kit/error
 import { failpoint } from "../../kit/failpoint.ts";
 import { newId } from "../../kit/ids.ts";
 import type { Logger } from "../../kit/log.ts";
+import type { Turns } from "../../kit/turns.ts";
 import type { AgentSpec } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   type RunDeploymentRequest,
@@ -28,12 +29,10 @@ export interface RunDeps {
   readonly deployments: Pick<DeploymentStore, "find">;
   readonly agents: Pick<AgentStore, "find">;
   readonly deploymentRuns: Pick<DeploymentRunStore, "record">;
-  readonly creation: SessionCreation;
+  readonly creation: Pick<SessionCreation, "prepare" | "announce">;
+  readonly turns: Turns;
   readonly log: Logger;
 }
-
-/** Of a run that changes of the deployment come before. */
-const MAX_TRIES = 5;
 
 export class Runs {
   private readonly deps: RunDeps;
@@ -61,13 +60,14 @@ export class Runs {
     const content = contentHash(RunDeploymentRequestSchema, { ...request, requestId: "" });
     const start = { kind: "manual", request: { requestId, contentHash: content } } as const;
     let current: DeploymentRecord | undefined = deployment;
-    for (let tries = 0; tries < MAX_TRIES; tries++) {
-      const recorded = await this.record(current, start);
-      if (recorded !== undefined) return recorded.run;
-      current = await this.deps.deployments.find(deployment.id);
+    const recorded = await this.deps.turns.untilDone(deployment.id, async () => {
+      current ??= await this.deps.deployments.find(deployment.id);
       if (current === undefined) throw notFound("deployment", deployment.id);
-    }
-    throw new TendonError("UNAVAILABLE", "the deployment is being changed by others; try again");
+      const attempt = await this.record(current, start);
+      current = undefined;
+      return attempt;
+    });
+    return recorded.run;
   }
 
   /**

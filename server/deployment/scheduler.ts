@@ -10,7 +10,7 @@ import { dueRun } from "./planning.ts";
 import type { Runs } from "./runs.ts";
 
 export interface SchedulerDeps {
-  readonly deployments: Pick<DeploymentStore, "due">;
+  readonly deployments: Pick<DeploymentStore, "due" | "eraseTokens">;
   readonly deploymentRuns: Pick<DeploymentRunStore, "prune">;
   readonly runs: Pick<Runs, "scheduled">;
   readonly clock: Clock;
@@ -25,6 +25,7 @@ const MAX_BATCHES = 100;
 /** That are made side by side. */
 const BESIDE = 4;
 const PRUNE_AT_ONCE = 5_000;
+const ERASE_AT_ONCE = 500;
 /** A bug that meets the same run so often is told of. */
 const MAX_TRIES = 3;
 
@@ -38,7 +39,7 @@ export class Scheduler implements Service {
 
   constructor(deps: SchedulerDeps) {
     this.deps = deps;
-    const { clock, log, deploymentRuns } = deps;
+    const { clock, log, deployments, deploymentRuns } = deps;
     this.rounds = [
       new Rounds({
         name: "deployments due",
@@ -53,6 +54,14 @@ export class Scheduler implements Service {
         everyMs: PRUNE_EVERY_MS,
         round: () => deploymentRuns.prune(PRUNE_AT_ONCE),
         failed: "old runs of deployments could not be forgotten; tried again",
+        clock,
+        log,
+      }),
+      new Rounds({
+        name: "tokens of archived deployments",
+        everyMs: PRUNE_EVERY_MS,
+        round: () => deployments.eraseTokens(ERASE_AT_ONCE),
+        failed: "tokens of archived deployments could not be erased; tried again",
         clock,
         log,
       }),

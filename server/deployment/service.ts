@@ -1,13 +1,14 @@
 /** DeploymentService. */
-import { clone, create } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { canonicalJson, contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
-import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { invalidField, notFound } from "../../kit/errors.ts";
 import { isId, newId } from "../../kit/ids.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import type { Turns } from "../../kit/turns.ts";
 import {
   CronScheduleSchema,
   type DeploymentSpec,
@@ -28,28 +29,30 @@ import type {
   UnpauseDeploymentRequest,
   UpdateDeploymentRequest,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
-import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import { actorOf, maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import type { SessionCreation } from "../ports/session-creation.ts";
 import type { DeploymentRunStore } from "../store/deployment-runs.ts";
 import type { DeploymentRecord, DeploymentStore, PlannedRun } from "../store/deployments.ts";
 import type { Cursor } from "../store/page.ts";
 import { deploymentArchived } from "../store/refusals.ts";
+import type { OwnVault } from "../store/session-vaults.ts";
 import { toDeploymentMessage, toRunMessage } from "./deployment-message.ts";
 import { planAfter } from "./planning.ts";
-import { changedSpec, checkDeploymentSpec, inSpec, MAX_DEPLOYMENTS } from "./rules.ts";
+import { changedSpec, checkDeploymentSpec, inSpec, MAX_DEPLOYMENTS, withoutTokens } from "./rules.ts";
 import type { Runs } from "./runs.ts";
 
 export interface DeploymentServiceDeps {
   readonly deployments: DeploymentStore;
   readonly deploymentRuns: DeploymentRunStore;
   readonly runs: Runs;
+  readonly creation: Pick<SessionCreation, "sealTokens">;
+  readonly turns: Turns;
   readonly defaultWorkspaceId: string;
   readonly clock: Clock;
 }
 
 const DEFAULT_PAGE = 20;
 const MAX_PAGE_BYTES = 2 * 1024 * 1024;
-/** Of an update that others come before. */
-const MAX_TRIES = 5;
 
 export class DeploymentServiceHandler implements ServiceImplementation<typeof DeploymentService> {
   private readonly deps: DeploymentServiceDeps;
@@ -69,7 +72,9 @@ export class DeploymentServiceHandler implements ServiceImplementation<typeof De
       spec,
       planned: planAfter(id, spec, this.nowMs()),
       most: MAX_DEPLOYMENTS,
-      request: { requestId, contentHash: contentHash(DeploymentSpecSchema, wanted) },
+      tokens: await this.sealed(wanted, { workspaceId, actor: actorOf(principalOf(context)) }),
+      // Of all but the tokens: a hash of one would let whoever has the database guess it.
+      request: { requestId, contentHash: contentHash(DeploymentSpecSchema, withoutTokens(wanted)) },
     });
     return this.answer(record);
   }
@@ -105,21 +110,41 @@ export class DeploymentServiceHandler implements ServiceImplementation<typeof De
     };
   }
 
-  /** Read, changed, checked and written, unless somebody else has written it meanwhile. */
+  /** Read, changed, checked and written, unless somebody else has written it meanwhile: then again, in turn. */
   async updateDeployment(request: UpdateDeploymentRequest, context: RpcContext) {
-    const { deploymentId, updateMask } = request;
-    const wanted = request.spec ?? create(DeploymentSpecSchema);
-    for (let tries = 0; tries < MAX_TRIES; tries++) {
+    const { deploymentId } = request;
+    const record = await this.deps.turns.untilDone(deploymentId, async () => {
       const before = await this.find(deploymentId, context);
       if (before.archivedAt !== undefined) throw deploymentArchived(deploymentId);
-      const spec = await this.checked({ ...before, spec: changedSpec(before.spec, wanted, updateMask) });
-      if (textOf(spec) === textOf(before.spec)) return this.answer(before);
-      const { revision } = before;
-      const planned = this.plannedAfter(before, spec);
-      const changed = await this.deps.deployments.update({ deploymentId, revision, spec, planned });
-      if (changed !== undefined) return this.answer(changed);
-    }
-    throw new TendonError("UNAVAILABLE", "the deployment is being changed by others; try again");
+      return this.update(before, request, actorOf(principalOf(context)));
+    });
+    return this.answer(record);
+  }
+
+  /** Undefined when it is another by now. */
+  private async update(before: DeploymentRecord, request: UpdateDeploymentRequest, actor: string) {
+    const { id: deploymentId, revision, workspaceId } = before;
+    const wanted = request.spec ?? create(DeploymentSpecSchema);
+    const changed = changedSpec(before.spec, wanted, request.updateMask);
+    const spec = await this.checked({ ...before, spec: changed });
+    const tokens = request.updateMask?.paths.includes("resources")
+      ? await this.tokensAfter(deploymentId, changed, { workspaceId, actor })
+      : undefined;
+    if (textOf(spec) === textOf(before.spec) && tokens === undefined) return before;
+    const planned = this.plannedAfter(before, spec);
+    return this.deps.deployments.update({ deploymentId, revision, spec, planned, tokens });
+  }
+
+  /** Those that come with the resources are all that there are: these are replaced as a whole. Undefined: as before. */
+  private async tokensAfter(
+    deploymentId: string,
+    spec: DeploymentSpec,
+    whose: { readonly workspaceId: string; readonly actor: string },
+  ): Promise<OwnVault | undefined> {
+    const there = await this.deps.deployments.ownVault(deploymentId);
+    const sealed = await this.sealed(spec, { ...whose, vaultId: there?.vaultId });
+    if (sealed !== undefined) return sealed;
+    return there?.hasTokens ? { vaultId: there.vaultId, credentials: [], actor: whose.actor } : undefined;
   }
 
   async archiveDeployment({ deploymentId }: ArchiveDeploymentRequest, context: RpcContext) {
@@ -172,13 +197,24 @@ export class DeploymentServiceHandler implements ServiceImplementation<typeof De
     return { runs: items.map(toRunMessage), nextPageToken: encodePageToken(query, next) };
   }
 
-  /** As it is kept: with the agent's version and the environment that its sessions would get now. */
+  /** As it is kept: without tokens, with the agent's version and the environment that its sessions would get now. */
   private async checked(deployment: Pick<DeploymentRecord, "id" | "workspaceId" | "spec">) {
     checkDeploymentSpec(deployment.spec);
+    const spec = withoutTokens(deployment.spec);
     try {
-      const { agentVersion, environmentId } = await this.deps.runs.prepare(deployment);
-      const spec = clone(DeploymentSpecSchema, deployment.spec);
+      const { agentVersion, environmentId } = await this.deps.runs.prepare({ ...deployment, spec });
       return Object.assign(spec, { agentVersion, environmentId });
+    } catch (error) {
+      throw inSpec(error);
+    }
+  }
+
+  private async sealed(
+    { resources }: DeploymentSpec,
+    whose: Parameters<SessionCreation["sealTokens"]>[1],
+  ): Promise<OwnVault | undefined> {
+    try {
+      return await this.deps.creation.sealTokens(resources, whose);
     } catch (error) {
       throw inSpec(error);
     }

@@ -83,11 +83,13 @@ export class EnvironmentServiceHandler implements ServiceImplementation<typeof E
     return { environments: items, nextPageToken: encodePageToken(query, next) };
   }
 
-  async updateEnvironment({ environmentId, spec }: UpdateEnvironmentRequest, context: RpcContext) {
+  async updateEnvironment(request: UpdateEnvironmentRequest, context: RpcContext) {
+    const { environmentId, spec, expectedSpec: expected } = request;
     const wanted = spec ?? create(EnvironmentSpecSchema);
     checkEnvironmentSpec(wanted);
     const workspaceId = scopeOf(principalOf(context));
-    const environment = await this.environments.update({ environmentId, workspaceId, spec: wanted });
+    const change = { environmentId, workspaceId, spec: wanted, expected };
+    const environment = await this.environments.update(change);
     if (environment === undefined) throw notFound("environment", environmentId);
     return { environment };
   }

@@ -1,5 +1,5 @@
 /** What sessions are given of files: copies of their own, at places below one directory. */
-import { invalidField, notFound } from "../../kit/errors.ts";
+import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { FileAttachments } from "../ports/files.ts";
@@ -70,7 +70,10 @@ async function bytesOf(
 ): Promise<Uint8Array> {
   refuseNul(fileId, field);
   const [file] = await files.findAll([fileId], workspaceId);
-  if (file === undefined) throw notFound("file", fileId);
+  if (file === undefined) {
+    const { message, metadata } = notFound("file", fileId);
+    throw new TendonError("NOT_FOUND", message, { ...metadata, field });
+  }
   mayRead(Number(file.sizeBytes));
   const chunks: Uint8Array[] = [];
   for await (const chunk of blobs.read({ workspaceId, sha256: file.sha256 })) chunks.push(chunk);

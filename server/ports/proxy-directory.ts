@@ -2,6 +2,7 @@
 import type { PublicSealingKey } from "../../kit/vault/sealed-content.ts";
 import type {
   AskAuthorities,
+  AskCheckWebhookUrl,
   AskDeliverWebhook,
   AskFinishConnect,
   AskReseal,
@@ -22,7 +23,8 @@ export type ProxyAsk =
   | { readonly case: "authorities"; readonly value: Ask<AskAuthorities> }
   | { readonly case: "startConnect"; readonly value: Ask<AskStartConnect> }
   | { readonly case: "finishConnect"; readonly value: Ask<AskFinishConnect> }
-  | { readonly case: "deliverWebhook"; readonly value: Ask<AskDeliverWebhook> };
+  | { readonly case: "deliverWebhook"; readonly value: Ask<AskDeliverWebhook> }
+  | { readonly case: "checkWebhookUrl"; readonly value: Ask<AskCheckWebhookUrl> };
 
 /** The same with the id that it is sent under. */
 export function askWithId(ask: ProxyAsk, askId: string) {
@@ -38,6 +40,8 @@ export function askWithId(ask: ProxyAsk, askId: string) {
     case "finishConnect":
       return { case: ask.case, value: { ...ask.value, askId } };
     case "deliverWebhook":
+      return { case: ask.case, value: { ...ask.value, askId } };
+    case "checkWebhookUrl":
       return { case: ask.case, value: { ...ask.value, askId } };
   }
 }

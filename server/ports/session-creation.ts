@@ -1,5 +1,7 @@
 /** What the other areas may ask when they make sessions: the checks, and the telling; the transaction is theirs. */
+import type { SessionResourceInput } from "../../proto/gen/tendon/v1/session_pb.js";
 import type { CreateSessionRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import type { OwnVault } from "../store/session-vaults.ts";
 import type { ChangedSession, NewSession } from "../store/sessions.ts";
 import type { Principal } from "./principal.ts";
 
@@ -9,6 +11,14 @@ export interface SessionCreation {
    * VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE.
    */
   prepare(request: CreateSessionRequest, principal: Principal, workspaceId: string): Promise<NewSession>;
+  /**
+   * The tokens that come with these repositories, sealed: for this vault, or a new one. Undefined for none. The URLs are ones
+   * that `prepare` has taken. INVALID_FIELD, NOT_CONFIGURED while no proxy has published a key.
+   */
+  sealTokens(
+    resources: readonly SessionResourceInput[],
+    whose: { readonly workspaceId: string; readonly actor: string; readonly vaultId?: string | undefined },
+  ): Promise<OwnVault | undefined>;
   /** The session is committed: whoever waits for work or events hears of it. */
   announce(made: ChangedSession): void;
 }

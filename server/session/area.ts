@@ -21,6 +21,7 @@ import { newSession } from "./creation.ts";
 import { GivenFiles } from "./given-files.ts";
 import { Hub } from "./hub.ts";
 import { announceAppended, createSessionLog } from "./log.ts";
+import { ownVaultOf } from "./repository-tokens.ts";
 import { type ResourceServiceDeps, ResourceServiceHandler } from "./resource-service.ts";
 import { Retention } from "./retention.ts";
 import { type SessionServiceDeps, SessionServiceHandler } from "./service.ts";
@@ -102,6 +103,7 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
           given.close();
         }
       },
+      sealTokens: (resources, whose) => ownVaultOf(deps.sealing, resources, whose),
       announce({ session, appended }) {
         if (appended !== undefined) announceAppended(hub, session.sessionId, appended);
       },

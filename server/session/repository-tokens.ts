@@ -1,4 +1,4 @@
-/** Tokens that come with a session's repositories: sealed for the session's own vault, and kept nowhere else. */
+/** Tokens that come with repositories: sealed for the own vault of the session or deployment, and kept nowhere else. */
 import { create } from "@bufbuild/protobuf";
 import { invalidField } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
@@ -23,15 +23,18 @@ interface GivenToken extends RepositoryToken {
   readonly destination: string;
 }
 
-/** Of a new session; undefined for none. INVALID_FIELD, NOT_CONFIGURED. */
+/** Those that these resources bring; undefined for none. `vaultId`: one that is there already. INVALID_FIELD, NOT_CONFIGURED. */
 export async function ownVaultOf(
   sealing: SecretSealing,
   resources: readonly SessionResourceInput[],
-  { workspaceId, actor }: { readonly workspaceId: string; readonly actor: string },
+  {
+    workspaceId,
+    actor,
+    vaultId = newId("vault"),
+  }: { readonly workspaceId: string; readonly actor: string; readonly vaultId?: string | undefined },
 ): Promise<OwnVault | undefined> {
   const given = givenTokens(resources);
   if (given.length === 0) return undefined;
-  const vaultId = newId("vault");
   const credentials: OwnCredential[] = [];
   for (const token of given) {
     const whose = { workspaceId, vaultId, credentialId: newId("credential") };

@@ -6,6 +6,7 @@ import { isId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
+import { Turns } from "../../kit/turns.ts";
 import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type CreateSessionResourceRequest,
@@ -21,8 +22,9 @@ import { actorOf, maySee, principalOf } from "../ports/principal.ts";
 import type { SecretSealing } from "../ports/secret-sealing.ts";
 import { resourcesOf } from "../ports/session-message.ts";
 import type { SessionResourceStore } from "../store/session-resources.ts";
+import type { OwnVault } from "../store/session-vaults.ts";
 import type { SessionRecord, SessionStore } from "../store/sessions.ts";
-import { checkToken, ownCredential, placeOf } from "./repository-tokens.ts";
+import { checkToken, ownCredential, placeOf, type RepositoryToken } from "./repository-tokens.ts";
 import { fileResource } from "./resources.ts";
 
 export interface ResourceServiceDeps {
@@ -37,6 +39,7 @@ export interface ResourceServiceDeps {
 
 export class ResourceServiceHandler implements ServiceImplementation<typeof SessionResourceService> {
   private readonly deps: ResourceServiceDeps;
+  private readonly turns = new Turns("session's token");
 
   constructor(deps: ResourceServiceDeps) {
     this.deps = deps;
@@ -78,26 +81,36 @@ export class ResourceServiceHandler implements ServiceImplementation<typeof Sess
 
   async updateSessionResource(request: UpdateSessionResourceRequest, context: RpcContext) {
     const { sessionId, resourceId, authorizationToken: token, userName } = request;
-    const { sealing, sessionResources, clock } = this.deps;
     const session = await this.find(sessionId, context);
     const { kind } = resourceOf(session, resourceId);
     if (kind.case !== "gitRepository") throw invalidField("resource_id", "only a repository has a token");
     checkToken({ token, userName });
-    const place = placeOf(kind.value.url);
-    const there = await sessionResources.ownVault(sessionId, place.destination);
+    const { url } = kind.value;
+    const resource = await this.turns.untilDone(sessionId, async () => {
+      const vault = await this.sealedToken(session, url, { token, userName }, context);
+      return this.deps.sessionResources.setToken({
+        ...{ sessionId, resourceId, vault },
+        atMs: this.deps.clock.nowMs(),
+      });
+    });
+    return { resource };
+  }
+
+  private async sealedToken(
+    { sessionId, workspaceId }: SessionRecord,
+    url: string,
+    token: RepositoryToken,
+    context: RpcContext,
+  ): Promise<OwnVault> {
+    const place = placeOf(url);
+    const there = await this.deps.sessionResources.ownVault(sessionId, place.destination);
     const whose = {
-      workspaceId: session.workspaceId,
+      workspaceId,
       vaultId: there.vaultId ?? newId("vault"),
       credentialId: there.credentialId ?? newId("credential"),
     };
-    const credential = await ownCredential(sealing, place, { token, userName }, whose);
-    const vault = {
-      vaultId: whose.vaultId,
-      credentials: [credential],
-      actor: actorOf(principalOf(context)),
-    };
-    const atMs = clock.nowMs();
-    return { resource: await sessionResources.setToken({ sessionId, resourceId, vault, atMs }) };
+    const credential = await ownCredential(this.deps.sealing, place, token, whose);
+    return { vaultId: whose.vaultId, credentials: [credential], actor: actorOf(principalOf(context)) };
   }
 
   async deleteSessionResource({ sessionId, resourceId }: DeleteSessionResourceRequest, context: RpcContext) {

@@ -8,6 +8,7 @@ import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import type { SigningKey } from "../../kit/sign/key-file.ts";
+import { Turns } from "../../kit/turns.ts";
 import { EventSchema } from "../../proto/gen/tendon/v1/event_pb.js";
 import type {
   AgentChange,
@@ -99,6 +100,7 @@ const READ_BYTES = 4 * CHUNK_BYTES;
 export class SessionServiceHandler implements ServiceImplementation<typeof SessionService> {
   private readonly deps: SessionServiceDeps;
   private readonly places: Places;
+  private readonly turns = new Turns("session's agent");
 
   constructor(deps: SessionServiceDeps) {
     this.deps = deps;
@@ -137,9 +139,12 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       throw invalidField("budget", "a thread has none of its own: the session at its root has it");
     }
     checkTexts({ title, metadata });
-    const agent = request.agent && (await this.agentChange(sessionId, request.agent, context));
-    const change = { sessionId, title, metadata, budget: budget && budgetText(budget), agent };
-    return this.changed(await this.deps.sessions.update(change));
+    const changed = await this.turns.untilDone(sessionId, async () => {
+      const agent = request.agent && (await this.agentChange(sessionId, request.agent, context));
+      const change = { sessionId, title, metadata, budget: budget && budgetText(budget), agent };
+      return this.deps.sessions.update(change);
+    });
+    return this.changed(changed);
   }
 
   private async agentChange(sessionId: string, wanted: AgentChange, context: RpcContext) {

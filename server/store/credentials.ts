@@ -96,7 +96,7 @@ export interface CredentialStore {
   find(credentialId: string, workspaceId: string | undefined): Promise<StoredCredential | undefined>;
   /** Newest first. */
   list(query: { vaultId: string; includeArchived: boolean; page: PageRequest }): Promise<Page<Credential>>;
-  /** Undefined when there is none in what the caller sees. Throws CREDENTIAL_ARCHIVED, ALREADY_EXISTS, VERSION_MISMATCH, UNAVAILABLE while it is refreshed. */
+  /** Undefined when there is none in what the caller sees. Throws CREDENTIAL_ARCHIVED, ALREADY_EXISTS, VERSION_MISMATCH, CREDENTIAL_REFRESHING. */
   update(change: CredentialChange): Promise<Credential | undefined>;
   /** Erases the secret. Undefined when there is none in what the caller sees; an archived one stays as it is. */
   archive(
@@ -110,8 +110,8 @@ export interface CredentialStore {
   /** The session as it stands, undefined when there is none; callers check it before they look for a credential. */
   session(sessionId: string): Promise<ResolvedSession | undefined>;
   /**
-   * The first by the session's vaults in their order, its own before them, and within one by these destinations in theirs. It
-   * is in the audit log by the time that this resolves (S5).
+   * The first by the session's vaults in their order, its own and then its deployment's before them, and within one by these
+   * destinations in theirs. It is in the audit log by the time that this resolves (S5).
    */
   open(opening: CredentialOpening): Promise<StoredCredential | undefined>;
   /** Whether `open` would find one; none is opened by asking. */

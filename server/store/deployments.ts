@@ -2,6 +2,7 @@
 import type { DeploymentSpec } from "../../proto/gen/tendon/v1/deployment_pb.js";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
+import type { OwnVault } from "./session-vaults.ts";
 
 /** A time of a schedule, and the time a little later at which its run starts. */
 export interface PlannedRun {
@@ -55,6 +56,8 @@ export interface DeploymentStore {
     spec: DeploymentSpec;
     planned: PlannedRun | undefined;
     most: number;
+    /** Tokens that came with its repositories. */
+    tokens?: OwnVault | undefined;
     request: RequestIdClaim;
   }): Promise<DeploymentRecord>;
   /** Callers check the workspace, here and below. */
@@ -63,14 +66,17 @@ export interface DeploymentStore {
   list(query: DeploymentList): Promise<Page<DeploymentRecord>>;
   /**
    * Undefined when its revision is another one by now. `planned`: what its schedule does next; "kept" leaves it as it is.
-   * NOT_FOUND, DEPLOYMENT_ARCHIVED, AGENT_ARCHIVED.
+   * `tokens`: all that there are from then on; undefined leaves those that there are. NOT_FOUND, DEPLOYMENT_ARCHIVED, AGENT_ARCHIVED.
    */
   update(change: {
     deploymentId: string;
     revision: number;
     spec: DeploymentSpec;
     planned: PlannedRun | "kept" | undefined;
+    tokens?: OwnVault | undefined;
   }): Promise<DeploymentRecord | undefined>;
+  /** What its tokens are sealed for; undefined when it never had one. A change of it grows the revision. */
+  ownVault(deploymentId: string): Promise<{ vaultId: string; hasTokens: boolean } | undefined>;
   /** By hand; one that is paused stays as it is. NOT_FOUND, DEPLOYMENT_ARCHIVED. */
   pause(deploymentId: string): Promise<DeploymentRecord>;
   /**
@@ -80,8 +86,10 @@ export interface DeploymentStore {
     deploymentId: string,
     plan: (spec: DeploymentSpec) => PlannedRun | undefined,
   ): Promise<DeploymentRecord>;
-  /** One that is archived stays as it is. NOT_FOUND. */
+  /** One that is archived stays as it is. Its tokens end with its last session that lives. NOT_FOUND. */
   archive(deploymentId: string): Promise<DeploymentRecord>;
+  /** Erases tokens of archived ones whose last session has ended since, of at most `limit`. Returns of how many. */
+  eraseTokens(limit: number): Promise<number>;
   /** Those whose run starts now or was to start before, the longest due first. */
   due(at: Date, limit: number): Promise<DeploymentRecord[]>;
 }

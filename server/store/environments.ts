@@ -22,14 +22,19 @@ export interface EnvironmentStore {
     includeArchived: boolean;
     page: PageRequest;
   }): Promise<Page<Environment>>;
-  /** Undefined when there is none in what the caller sees. Throws ENVIRONMENT_ARCHIVED, ALREADY_EXISTS for a name in use. */
+  /**
+   * Undefined when there is none in what the caller sees. Throws ENVIRONMENT_ARCHIVED, ALREADY_EXISTS for a name in use,
+   * VERSION_MISMATCH when it is neither the expected one nor what it is to be.
+   */
   update(change: {
     environmentId: string;
     workspaceId: string | undefined;
     spec: EnvironmentSpec;
+    /** Undefined: any. */
+    expected: EnvironmentSpec | undefined;
   }): Promise<Environment | undefined>;
   /** Undefined when there is none in what the caller sees; an archived one stays as it is, and is no default any more. */
   archive(environmentId: string, workspaceId: string | undefined): Promise<Environment | undefined>;
-  /** False when there is none in what the caller sees. Throws ALREADY_EXISTS while sessions use it. */
+  /** False when there is none in what the caller sees. Throws ENVIRONMENT_IN_USE while sessions use it. */
   delete(environmentId: string, workspaceId: string | undefined): Promise<boolean>;
 }

@@ -22,8 +22,8 @@ export interface SessionResourceStore {
   /** What a token of the session's for this destination has to be sealed for. */
   ownVault(sessionId: string, destination: string): Promise<OwnVaultPlace>;
   /**
-   * Gives a repository the token that `vault` holds, in place of the one it has. NOT_FOUND, SESSION_ARCHIVED, UNAVAILABLE when
-   * vault or credential are others than `ownVault` said.
+   * Gives a repository the token that `vault` holds, in place of the one it has. NOT_FOUND, SESSION_ARCHIVED, VERSION_MISMATCH
+   * when vault or credential are others than `ownVault` said.
    */
   setToken(request: {
     readonly sessionId: string;

@@ -1,4 +1,7 @@
-/** A vault that is one session's own: it holds tokens that were given with its repositories, and ends with the session. */
+/**
+ * A vault that is one session's own, or one deployment's: it holds tokens that were given with its repositories, and ends with
+ * it. Sessions of a deployment use the deployment's where it is.
+ */
 import type { CredentialUse } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import type { AuditInput } from "./audit.ts";
 import type { SealedText } from "./credentials.ts";

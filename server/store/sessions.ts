@@ -143,7 +143,7 @@ export interface SessionStore {
   /**
    * Sets what is given; an empty metadata value deletes its key. One `session.updated` with what changed, none when
    * nothing did. NOT_FOUND, SESSION_ARCHIVED, INVALID_FIELD for more than 16 pairs of metadata; for a change of the agent
-   * also SESSION_RUNNING, and UNAVAILABLE when it is not what it was.
+   * also SESSION_RUNNING, and VERSION_MISMATCH when it is not what it was.
    */
   update(change: {
     sessionId: string;

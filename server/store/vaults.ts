@@ -4,7 +4,7 @@ import type { AuditInput } from "./audit.ts";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
 
-/** Those that are a session's own are not among them. */
+/** Those that are a session's or a deployment's own are not among them. */
 export interface VaultStore {
   /** Throws REQUEST_ID_REUSED; a repeat returns the first vault. */
   create(vault: {

@@ -78,6 +78,7 @@ export interface WebhookEndpointStore {
 
 /** A lane of an endpoint that this replica may send from, until its claim ends. */
 export interface ClaimedLane {
+  readonly workspaceId: string;
   readonly endpointId: string;
   readonly lane: string;
   readonly claimId: string;
@@ -125,11 +126,28 @@ export type AttemptVerdict =
       readonly disable?: string | undefined;
     };
 
+export interface Forgotten {
+  /** Deliveries that still waited; their endpoints count them too. */
+  readonly dropped: number;
+  readonly mayBeMore: boolean;
+}
+
 export interface WebhookOutboxStore {
   /** Makes deliveries of what was noted, in its order; one replica at a time does it. Returns of how many events. */
   route(limit: number): Promise<number>;
-  /** Lanes that are due, of enabled endpoints; at most `perEndpoint` of one are claimed at a time, by all replicas together. */
-  claim(claim: { limit: number; perEndpoint: number; leaseMs: number }): Promise<ClaimedLane[]>;
+  /**
+   * Lanes that are due, of enabled endpoints; at most `perEndpoint` of one are claimed at a time, by all replicas together.
+   * `free`: places that this replica has. They go round the workspaces, and within one round its endpoints; whoever has few
+   * goes first, and nobody gets another one once he would have more than what stays free: however much some want, there is a
+   * place for who comes next.
+   */
+  claim(claim: {
+    free: number;
+    /** Places that lanes of a workspace take here already. */
+    taken: ReadonlyMap<string, number>;
+    perEndpoint: number;
+    leaseMs: number;
+  }): Promise<ClaimedLane[]>;
   /** Undefined when nothing of it waits, its endpoint is not enabled, or the claim has ended. */
   oldest(lane: ClaimedLane): Promise<WaitingDelivery | undefined>;
   /**
@@ -156,7 +174,12 @@ export interface WebhookOutboxStore {
   replaySince(endpointId: string, since: Date, states: readonly WebhookDeliveryState[]): Promise<number>;
   /**
    * Forgets what is older than `olderThanMs`, and what endpoints have beyond `perEndpoint`.
-   * Disables endpoints for which more than `perEndpoint` wait. Bounded; returns whether there may be more.
+   * Disables endpoints for which more than `perEndpoint` wait. Bounded.
    */
-  prune(bounds: { olderThanMs: number; perEndpoint: number }): Promise<boolean>;
+  prune(bounds: { olderThanMs: number; perEndpoint: number }): Promise<Forgotten>;
+  /**
+   * Forgets what workspaces have beyond so many events: first the oldest that are told to everybody or were given up, then the
+   * oldest that still wait. Bounded.
+   */
+  trim(perWorkspace: number): Promise<Forgotten>;
 }

@@ -6,6 +6,7 @@ import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNulIn } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
+import { Turns } from "../../kit/turns.ts";
 import { hostOf } from "../../kit/vault/destination.ts";
 import {
   type CreateCredentialRequest,
@@ -40,6 +41,7 @@ export interface CredentialChangesDeps {
 
 export class CredentialChanges {
   private readonly deps: CredentialChangesDeps;
+  private readonly turns = new Turns("credential");
 
   constructor(deps: CredentialChangesDeps) {
     this.deps = deps;
@@ -88,25 +90,27 @@ export class CredentialChanges {
     const { credentialId, displayName, metadata } = request;
     refuseNulIn({ displayName, metadata });
     const scope = scopeOf(principalOf(context));
-    const stored = await this.deps.credentials.find(credentialId, scope);
-    if (stored === undefined) throw notFound("credential", credentialId);
-    const { secret, changed } = await this.newSecret(request, stored, context.signal);
-    const detail = { changed, ...(secret && describe(secret.use)) };
-    const updated = await this.deps.credentials.update({
-      credentialId,
-      workspaceId: scope,
-      displayName,
-      metadata: { ...metadata },
-      secret,
-      audit: {
-        actor: actorOf(principalOf(context)),
-        action: changed.includes("use") ? "credential.redirect" : "credential.update",
-        subject: credentialId,
-        detail,
-      },
+    return this.turns.untilDone(credentialId, async () => {
+      const stored = await this.deps.credentials.find(credentialId, scope);
+      if (stored === undefined) throw notFound("credential", credentialId);
+      const { secret, changed } = await this.newSecret(request, stored, context.signal);
+      const detail = { changed, ...(secret && describe(secret.use)) };
+      const updated = await this.deps.credentials.update({
+        credentialId,
+        workspaceId: scope,
+        displayName,
+        metadata: { ...metadata },
+        secret,
+        audit: {
+          actor: actorOf(principalOf(context)),
+          action: changed.includes("use") ? "credential.redirect" : "credential.update",
+          subject: credentialId,
+          detail,
+        },
+      });
+      if (updated === undefined) throw notFound("credential", credentialId);
+      return updated;
     });
-    if (updated === undefined) throw notFound("credential", credentialId);
-    return updated;
   }
 
   /** What is sealed from now on, when that changes. */

@@ -24,6 +24,8 @@ export const WEBHOOK_EVENT_TYPES = [
   "deployment.paused",
   "deployment.unpaused",
   "deployment.archived",
+  // Deployments are archived, not deleted: it may be asked for, and does not come.
+  "deployment.deleted",
   "deployment_run.started",
   "deployment_run.succeeded",
   "deployment_run.failed",

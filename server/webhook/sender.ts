@@ -4,7 +4,8 @@
  * W1 Of a lane one delivery at a time is sent, the oldest: what fails holds up what came later in its lane, and nothing else.
  * W2 A lane is one replica's while its claim lasts. Whoever dies loses its claims by time, so a delivery may arrive twice then,
  *    under the same id; it is written down before it is sent, so it is never lost.
- * W3 A server that stops in good order claims nothing more and waits for what is on its way.
+ * W3 Places are shared between workspaces, by those that have work: none has more than half, and whoever comes finds one.
+ * W4 A server that stops in good order claims nothing more and waits for what is on its way.
  */
 import { type Clock, within } from "../../kit/clock.ts";
 import { messageOf, TendonError } from "../../kit/errors.ts";
@@ -31,7 +32,7 @@ const LOOK_EVERY_MS = 500;
 /** Events that become deliveries in one transaction. */
 const ROUTE_BATCH = 500;
 /** Lanes of this replica. */
-const MAX_AT_ONCE = 64;
+const MAX_AT_ONCE = 128;
 /** Lanes of one endpoint, of all replicas. */
 const MAX_PER_ENDPOINT = 8;
 /** Deliveries of a lane in a row; then others have their turn. */
@@ -48,7 +49,8 @@ const NOT_SENT = new Set(["NOT_CONFIGURED", "LIMIT_EXCEEDED", "DRAINING"]);
 export class WebhookSender implements Service {
   readonly name = "webhook sender";
   private readonly deps: SenderDeps;
-  private readonly lanes = new Set<Promise<void>>();
+  /** Under way, each with its workspace. */
+  private readonly lanes = new Map<Promise<void>, string>();
   private stopLooking: (() => void) | undefined;
   private looking: Promise<void> | undefined;
   private looksAgain = false;
@@ -66,7 +68,7 @@ export class WebhookSender implements Service {
     this.stopping = true;
     this.stopLooking?.();
     await this.looking;
-    await Promise.all(this.lanes);
+    await Promise.all(this.lanes.keys());
   }
 
   /** As `stop`, and resolves at the latest after that time. */
@@ -99,9 +101,15 @@ export class WebhookSender implements Service {
 
   private async claim(): Promise<ClaimedLane[]> {
     const { outbox, proxies, leaseMs = LEASE_MS } = this.deps;
-    const limit = MAX_AT_ONCE - this.lanes.size;
-    if (limit <= 0 || !proxies.isAnyConnected()) return [];
-    return outbox.claim({ limit, perEndpoint: MAX_PER_ENDPOINT, leaseMs });
+    const free = MAX_AT_ONCE - this.lanes.size;
+    if (free <= 0 || !proxies.isAnyConnected()) return [];
+    return outbox.claim({ free, taken: this.taken(), perEndpoint: MAX_PER_ENDPOINT, leaseMs });
+  }
+
+  private taken(): Map<string, number> {
+    const taken = new Map<string, number>();
+    for (const workspaceId of this.lanes.values()) taken.set(workspaceId, (taken.get(workspaceId) ?? 0) + 1);
+    return taken;
   }
 
   private begin(lane: ClaimedLane): void {
@@ -115,7 +123,7 @@ export class WebhookSender implements Service {
         this.lanes.delete(running);
         if (!this.stopping) this.look();
       });
-    this.lanes.add(running);
+    this.lanes.set(running, lane.workspaceId);
   }
 
   private async run(lane: ClaimedLane): Promise<void> {

@@ -1,7 +1,7 @@
 /** WebhookService. */
 import { timestampDate } from "@bufbuild/protobuf/wkt";
 import { contentHash } from "../../kit/canonical-json.ts";
-import { notFound } from "../../kit/errors.ts";
+import { invalidField, isTendonError, notFound } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
 import { refuseNul, refuseNulIn } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
@@ -33,11 +33,13 @@ export interface WebhookServiceDeps {
   readonly webhookEndpoints: WebhookEndpointStore;
   readonly webhookOutbox: Pick<WebhookOutboxStore, "list" | "replayOne" | "replaySince">;
   readonly audit: Pick<AuditStore, "record">;
-  readonly proxies: Pick<ProxyDirectory, "currentSealingKey">;
+  readonly proxies: Pick<ProxyDirectory, "currentSealingKey" | "isAnyConnected" | "ask">;
   readonly defaultWorkspaceId: string;
 }
 
 const DEFAULT_PAGE = 20;
+/** Proxies answer at once; those of an older build do not. */
+const CHECK_WITHIN_MS = 3_000;
 const DEFAULT_OVERLAP_SECONDS = 86_400n;
 
 export class WebhookServiceHandler implements ServiceImplementation<typeof WebhookService> {
@@ -50,10 +52,10 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
   async createWebhookEndpoint(request: CreateWebhookEndpointRequest, context: RpcContext) {
     const { requestId, url, name, description } = request;
     refuseNulIn({ requestId, name, description });
-    checkUrl(url);
     const enabledEvents = checkedEvents(request.enabledEvents);
     const id = newId("webhookEndpoint");
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
+    await this.checkUrl(url, workspaceId);
     const secret = newSigningSecret();
     const { endpoint, isNew } = await this.deps.webhookEndpoints.create({
       ...{ id, workspaceId, url, name, description, enabledEvents },
@@ -83,7 +85,7 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
   async updateWebhookEndpoint(request: UpdateWebhookEndpointRequest, context: RpcContext) {
     const { endpointId, url, name, description, enabledEvents, state } = request;
     refuseNulIn({ endpointId, name: name ?? "", description: description ?? "" });
-    if (url !== undefined) checkUrl(url);
+    if (url !== undefined) await this.checkUrl(url, (await this.find(endpointId, context)).workspaceId);
     const endpoint = await this.deps.webhookEndpoints.update({
       ...{ endpointId, url, name, description },
       workspaceId: scopeOf(principalOf(context)),
@@ -139,6 +141,20 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
     return { replayed };
   }
 
+  /**
+   * Where proxies may send, they say themselves, by the rules of deliveries. While none says anything, deliveries will: an
+   * endpoint that leads where it may not is disabled then.
+   */
+  private async checkUrl(url: string, workspaceId: string): Promise<void> {
+    checkUrl(url);
+    const { proxies } = this.deps;
+    if (!proxies.isAnyConnected()) return;
+    const options = { timeoutMs: CHECK_WITHIN_MS };
+    const value = { workspaceId, url };
+    const answer = await proxies.ask({ case: "checkWebhookUrl", value }, options).catch(unsaid);
+    if (answer?.webhookAttempt?.refused) throw invalidField("url", answer.webhookAttempt.detail);
+  }
+
   private async replayOne(endpointId: string, deliveryId: string): Promise<number> {
     refuseNul(deliveryId, "delivery_id");
     const replayed = await this.deps.webhookOutbox.replayOne(endpointId, deliveryId);
@@ -151,6 +167,10 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
     const scope = scopeOf(principalOf(context));
     return found(await this.deps.webhookEndpoints.find(endpointId, scope), endpointId);
   }
+}
+
+function unsaid(error: unknown): undefined {
+  if (!isTendonError(error)) throw error;
 }
 
 function found(endpoint: WebhookEndpoint | undefined, endpointId: string): WebhookEndpoint {

@@ -4,6 +4,7 @@ import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { armFailpoints } from "../../kit/failpoint.ts";
 import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
+import { Turns } from "../../kit/turns.ts";
 import { AgentSpecSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { DeploymentSpecSchema } from "../../proto/gen/tendon/v1/deployment_pb.js";
 import { RunDeploymentRequestSchema } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
@@ -52,6 +53,7 @@ beforeAll(async () => {
       agents: createAgentStore(replica.pool),
       deploymentRuns,
       creation: replica.area.creation,
+      turns: new Turns("deployment"),
       log,
     };
     const made = { deployments: deps.deployments, deploymentRuns, runs: new Runs(deps) };
@@ -183,7 +185,8 @@ test("a replica that ends between the run and its session leaves neither, and an
 
 test("a deployment that is changed while a run is prepared is run, or fails, as it is now", async () => {
   const [replica] = replicas;
-  const deps = { deployments, agents: createAgentStore(pool), deploymentRuns: runs, log };
+  const turns = new Turns("deployment");
+  const deps = { deployments, agents: createAgentStore(pool), deploymentRuns: runs, turns, log };
   const { creation } = replica!.area;
   let meanwhile: (() => Promise<unknown>) | undefined;
   const prepare: typeof creation.prepare = async (...args) => {

@@ -109,7 +109,7 @@ test("it is refused while a call runs, to a slot that is taken, to archived, for
   running.open(undefined);
   await slow;
   await provision(taker, "taken");
-  expect(await reasonOf(handOver({ toSlot: "taken" }))).toBe("ALREADY_EXISTS");
+  expect(await reasonOf(handOver({ toSlot: "taken" }))).toBe("SLOT_OCCUPIED");
   expect(await reasonOf(handOver({ toSlot: "mcp" }))).toBe("INVALID_FIELD");
   expect(await reasonOf(handOver({ toSlot: "a__b" }))).toBe("INVALID_FIELD");
   expect(await reasonOf(handOver({ toSessionId: giver.id }))).toBe("INVALID_FIELD");

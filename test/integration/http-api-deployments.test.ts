@@ -367,7 +367,7 @@ describe("the command", () => {
     return JSON.parse(stdout) as Record<string, never>;
   };
 
-  it("makes, runs, pauses and archives a deployment by its name, and tells of its runs", async () => {
+  it("makes, runs, pauses, changes and archives a deployment by its name, and tells of its runs", async () => {
     const said = ["--message", "Write it.", "--system", "Be brief.", "--max-turns", "9", "--metadata", "a=b"];
     const when = ["--cron", "0 9 * * 1-5", "--time-zone", "Europe/Berlin"];
     const what = ["--name", "by command", "--agent", agent, "--env", environment_id];
@@ -396,6 +396,28 @@ describe("the command", () => {
     expect(runs).toMatchObject({ runs: [{ id: run.id }] });
     expect(get.stdout).toMatch(/schedule +0 9 \* \* 1-5 in Europe\/Berlin/);
     expect(list.stdout).toContain("by command");
+    const changed = await json(
+      ...["update", "by command", "--name", "renamed", "--message", "Write more.", "--message", "And more."],
+      ...["--clear", "schedule", "--clear", "budget", "--metadata", "a=", "--metadata", "c=d"],
+    );
+    expect(changed).toMatchObject({
+      id: made.id,
+      spec: {
+        name: "renamed",
+        agent_id: agent,
+        initial_events: [{ type: "user.message" }, { type: "user.message" }],
+        metadata: { c: "d" },
+      },
+    });
+    expect(changed.spec).not.toHaveProperty("schedule");
+    expect(changed.spec).not.toHaveProperty("budget");
+    const wrong = await Promise.all([
+      tendon("update", "renamed"),
+      tendon("update", "renamed", "--system", "alone"),
+      tendon("update", "renamed", "--clear", "name"),
+      tendon("update", "renamed", "--clear", "schedule", ...when),
+    ]);
+    expect(wrong.map(({ code }) => code)).toEqual([2, 2, 2, 2]);
     expect(await json("archive", made.id!)).toHaveProperty("archived_at");
     const refused = await Promise.all([
       tendon("run", made.id!),

@@ -196,6 +196,43 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a repository of a session,
     expect(formsOf(first.secret).length).toBeGreaterThan(5);
   }, 60_000);
 
+  it("of a deployment is cloned by its sessions with the deployment's token, and with its successor where they are", async () => {
+    const [first, second] = [newCanary("first", ""), newCanary("second", "")];
+    const resources = ({ secret: authorization_token }: { secret: string }) => [
+      { type: "github_repository" as const, url: url(), authorization_token },
+    ];
+    host.login = `x-access-token:${first.secret}`;
+    const deployment = await client.beta.deployments.create({
+      name: "pusher",
+      agent: await newAgent("pusher"),
+      environment_id: environment,
+      initial_events: [{ type: "user.message", content: [{ type: "text", text: "hello" }] }],
+      resources: resources(first),
+    });
+    expect(deployment.resources).toEqual([
+      { type: "github_repository", url: url(), checkout: null, mount_path: null },
+    ]);
+    const run = async () => {
+      const id = (await client.beta.deployments.run(deployment.id)).session_id!;
+      await eventually(async () => (await historyOf(id)).some(({ type }) => type === "session.status_idle"));
+      return id;
+    };
+    const change = (words: string) =>
+      `cd one 2>/dev/null; git pull -q; echo ${words} >>file; git add file; ${COMMIT} ${words}; git push -q 2>&1; echo $?`;
+    const one = await run();
+    expect(await bash(one, change("from-one"))).toBe("0");
+    host.login = `x-access-token:${second.secret}`;
+    expect(await bash(one, "git fetch 2>&1; echo $?")).toMatch(/refuses the session's credential[\s\S]*128$/);
+    await client.beta.deployments.update(deployment.id, { resources: resources(second) });
+    expect(await bash(one, change("again"))).toBe("0");
+    expect(await bash(await run(), change("from-two"))).toBe("0");
+    expect(await host.git("private/one.git", "log", "-3", "--format=%s", "main")).toBe(
+      "from-two\nagain\nfrom-one",
+    );
+    await writeFile(join(platform.dataDir, "told"), [...answers, platform.logs()].join("\n"));
+    expect(await searchFor([first, second], [platform.dataDir])).toEqual([]);
+  }, 60_000);
+
   it("has its token in a vault that nobody sees, changes or gives to another session, and that ends with it", async () => {
     const admin = platform.client(AdminService);
     const vaults = platform.client(VaultService);

@@ -209,7 +209,7 @@ test("an environment that a session uses, in any slot, is not deleted", async ()
   );
   for (const environmentId of [environment!.id, slot!.id]) {
     const refused = await failure(environments.deleteEnvironment({ environmentId }));
-    expect(refused).toMatchObject({ reason: "ALREADY_EXISTS", metadata: { session_id: sessionId } });
+    expect(refused).toMatchObject({ reason: "ENVIRONMENT_IN_USE", metadata: { session_id: sessionId } });
   }
   await database.pool().query("delete from sessions where session_id = $1", [sessionId]);
   await environments.deleteEnvironment({ environmentId: environment!.id });

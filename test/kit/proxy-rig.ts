@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { systemClock } from "../../kit/clock.ts";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -39,6 +39,8 @@ export interface TestProxyOptions {
   readonly httpsProxy?: string | undefined;
   /** Tools of the web. */
   readonly web?: { readonly fetch?: boolean; readonly searchUrl?: string; readonly searchKey?: string };
+  /** Of what it sends, and of how long that may take; default: the system's. */
+  readonly clock?: Clock;
   /** For connections out of sandboxes, in place of the proxy's own. */
   readonly handlers?: PartsDeps["handlers"];
 }
@@ -87,7 +89,7 @@ export async function startProxy(options: TestProxyOptions): Promise<TestProxy> 
     keys,
     connection,
     port: inbound.port,
-    clock: systemClock,
+    clock: options.clock ?? systemClock,
     log,
     ...(handlers && { handlers }),
     ...(options.hostsFile && { hostsFile: options.hostsFile }),

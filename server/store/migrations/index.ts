@@ -21,6 +21,8 @@ import { deployments } from "./0019-deployments.ts";
 import { webhookOutcomes } from "./0020-webhook-outcomes.ts";
 import { sessionVaults } from "./0021-session-vaults.ts";
 import { webTools } from "./0022-web-tools.ts";
+import { deploymentVaults } from "./0023-deployment-vaults.ts";
+import { webhookBounds } from "./0024-webhook-bounds.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -48,4 +50,6 @@ export const migrations: readonly Migration[] = [
   webhookOutcomes,
   sessionVaults,
   webTools,
+  deploymentVaults,
+  webhookBounds,
 ];

@@ -70,14 +70,15 @@ export async function findCredential(
   return rows[0];
 }
 
-/** The same, but for those in a session's own vault: they are changed with its resources alone. */
+/** The same, but for those in a vault of a session's or a deployment's own: they are changed with its resources alone. */
 export async function findListedCredential(
   db: Queryable,
   credentialId: string,
   workspaceId: string | undefined,
   lock = "",
 ): Promise<CredentialRow | undefined> {
-  const own = "select from vaults v where v.vault_id = c.vault_id and v.session_id is not null";
+  const own = `select from vaults v where v.vault_id = c.vault_id
+    and (v.session_id is not null or v.deployment_id is not null)`;
   return findCredential(db, credentialId, workspaceId, `and not exists (${own}) ${lock}`);
 }
 

@@ -32,16 +32,18 @@ const FRESH_FOR_MS = 60_000;
 const SESSION_WITH_ROOT =
   "from sessions s join sessions r on r.session_id = coalesce(s.root_session_id, s.session_id)";
 /**
- * Its vault, then those that it was given. The session's workspace is asked for at each step: a row that names another's vault
- * leads nowhere.
+ * Its own vault, its deployment's, then those that it was given. The session's workspace is asked for at each step: a row that
+ * names another's vault leads nowhere.
  */
 const THEIR_CREDENTIALS = `${SESSION_WITH_ROOT}
   cross join lateral (
     select vault_id, place from unnest(r.vault_ids) with ordinality as given (vault_id, place)
-    union all select vault_id, 0 from vaults where session_id = r.session_id
+    union all select vault_id, -1 from vaults where session_id = r.session_id
+    union all select vault_id, 0 from vaults where deployment_id = r.deployment_id
   ) as wanted
   join vaults v on v.vault_id = wanted.vault_id and v.workspace_id = s.workspace_id and v.archived_at is null
     and (v.session_id is null or v.session_id = r.session_id)
+    and (v.deployment_id is null or v.deployment_id = r.deployment_id)
   join credentials c on c.vault_id = v.vault_id and c.workspace_id = s.workspace_id
     and c.archived_at is null and c.sealed is not null`;
 /** Twenty credentials in each of sixteen vaults. */

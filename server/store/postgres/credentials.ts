@@ -151,10 +151,16 @@ async function replaceSecret(
   secret: NonNullable<CredentialChange["secret"]>,
 ): Promise<void> {
   const { expectedVersion, use, destination, sealed, expiresAtMs, expiry, isNew } = secret;
-  if (expectedVersion !== undefined && (expectedVersion !== before.version || before.is_refreshing)) {
-    throw new TendonError("UNAVAILABLE", "the credential is being changed or refreshed; try again", {
-      id: before.credential_id,
-    });
+  if (expectedVersion !== undefined) {
+    const { credential_id: id, is_refreshing: isRefreshing, version } = before;
+    if (isRefreshing)
+      throw new TendonError("CREDENTIAL_REFRESHING", "the credential's token is being refreshed; try again", {
+        id,
+      });
+    if (expectedVersion !== version)
+      throw new TendonError("VERSION_MISMATCH", "somebody else has just changed the credential; try again", {
+        id,
+      });
   }
   await transaction.query(
     `update credentials set use = $2, destination = $3, sealing_key_id = $4, sealed = $5, version = version + 1,

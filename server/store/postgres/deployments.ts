@@ -5,6 +5,7 @@ import { type DeploymentSpec, DeploymentSpecSchema } from "../../../proto/gen/te
 import type { DeploymentList, DeploymentRecord, DeploymentStore, PlannedRun } from "../deployments.ts";
 import type { Page } from "../page.ts";
 import { deploymentArchived } from "../refusals.ts";
+import { endDeploymentVaults, findDeploymentVault, replaceTokens } from "./deployment-vaults.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
@@ -56,8 +57,12 @@ export function createDeploymentStore(pool: Pool): DeploymentStore {
         const before = await lockDeployment(transaction, deploymentId);
         if (before === undefined) throw notFound("deployment", deploymentId);
         if (before.archivedAt !== undefined) return before;
-        return change(transaction, deploymentId, ARCHIVED, []);
+        const archived = await change(transaction, deploymentId, ARCHIVED, []);
+        await endDeploymentVaults(transaction, 1, [deploymentId]);
+        return archived;
       }),
+    ownVault: (deploymentId) => findDeploymentVault(pool, deploymentId),
+    eraseTokens: (limit) => inTransaction(pool, (transaction) => endDeploymentVaults(transaction, limit)),
     async due(at, limit) {
       const { rows } = await pool.query<Row>(
         `select ${COLUMNS} from deployments
@@ -75,10 +80,13 @@ const ARCHIVED =
 
 /** With their agent, in the transaction that archives it. */
 export async function archiveDeploymentsOf(transaction: Transaction, agentId: string): Promise<void> {
-  await transaction.query(
-    `update deployments set ${ARCHIVED}, updated_at = clock_timestamp() where agent_id = $1 and archived_at is null`,
+  const { rows } = await transaction.query<{ deployment_id: string }>(
+    `update deployments set ${ARCHIVED}, updated_at = clock_timestamp() where agent_id = $1 and archived_at is null
+     returning deployment_id`,
     [agentId],
   );
+  const ids = rows.map((row) => row.deployment_id);
+  if (ids.length > 0) await endDeploymentVaults(transaction, ids.length, ids);
 }
 
 /** In a transaction that holds the deployment's lock. */
@@ -117,7 +125,7 @@ export function plannedValues(planned: PlannedRun | undefined): [Date | null, Da
 
 async function create(
   transaction: Transaction,
-  { id, workspaceId, spec, planned, most, request }: Parameters<DeploymentStore["create"]>[0],
+  { id, workspaceId, spec, planned, most, tokens, request }: Parameters<DeploymentStore["create"]>[0],
 ): Promise<DeploymentRecord> {
   const claim = { ...request, workspaceId, scope: "deployment", subjectId: id };
   const earlier = await claimRequestId(transaction, claim);
@@ -129,6 +137,7 @@ async function create(
      values ($1, $2, $3, $4, $5, $6) returning ${COLUMNS}`,
     [id, workspaceId, spec.agentId, specText(spec), ...plannedValues(planned)],
   );
+  if (tokens !== undefined) await replaceTokens(transaction, { deploymentId: id, workspaceId }, tokens);
   return toRecord(rows[0]!);
 }
 
@@ -163,11 +172,12 @@ async function checkCount(transaction: Transaction, workspaceId: string, most: n
 
 async function update(
   transaction: Transaction,
-  { deploymentId, revision, spec, planned }: Parameters<DeploymentStore["update"]>[0],
+  { deploymentId, revision, spec, planned, tokens }: Parameters<DeploymentStore["update"]>[0],
 ): Promise<DeploymentRecord | undefined> {
   await holdAgent(transaction, spec.agentId);
   const before = await lockLive(transaction, deploymentId);
   if (before.revision !== revision) return undefined;
+  if (tokens !== undefined) await replaceTokens(transaction, { ...before, deploymentId }, tokens);
   const set = "revision = revision + 1, agent_id = $2, spec = $3";
   const values = [spec.agentId, specText(spec)];
   return planned === "kept"

@@ -70,13 +70,14 @@ export function createEnvironmentStore(pool: Pool): EnvironmentStore {
       const key = { at: "created_at", id: "environment_id" };
       return listPage<Row, Environment>(pool, { ...query, ...key }, toEnvironment);
     },
-    update: ({ environmentId, workspaceId, spec }) =>
+    update: ({ environmentId, workspaceId, spec, expected }) =>
       named(spec.name, () =>
         inTransaction(pool, async (transaction) => {
           const before = await lockRow(transaction, environmentId, workspaceId);
           if (before === undefined) return undefined;
           if (before.archived_at !== null) throw archived(environmentId);
           if (before.spec === specText(spec)) return toEnvironment(before);
+          if (expected !== undefined && before.spec !== specText(expected)) throw mismatch(environmentId);
           const { rows } = await transaction.query<Row>(
             `update environments set name = $2, spec = $3, updated_at = now()
              where environment_id = $1 returning ${COLUMNS}`,
@@ -130,7 +131,7 @@ async function refuseWhileUsed(transaction: Transaction, environmentId: string):
   const [session] = rows;
   if (session === undefined) return;
   throw new TendonError(
-    "ALREADY_EXISTS",
+    "ENVIRONMENT_IN_USE",
     `environment "${environmentId}" is used by session "${session.session_id}"; delete its sessions first, or archive it`,
     { id: environmentId, session_id: session.session_id },
   );
@@ -163,6 +164,11 @@ async function named<T>(name: string, run: () => Promise<T>): Promise<T> {
         }),
     });
   }
+}
+
+function mismatch(id: string): TendonError {
+  const message = `expected_spec: environment "${id}" is another by now; read it again and repeat the change`;
+  return new TendonError("VERSION_MISMATCH", message, { field: "expected_spec", id });
 }
 
 function archived(environmentId: string): TendonError {

@@ -54,7 +54,7 @@ async function handOver(transaction: Transaction, request: HandOverRequest): Pro
   if (hand === undefined) throw notFound("hand", handId);
   if (hand.ownerNumber !== seen.ownerNumber || hand.sessionId !== fromSessionId) {
     throw new TendonError(
-      "UNAVAILABLE",
+      "VERSION_MISMATCH",
       `hand "${handId}" was just handed over by somebody else; look again`,
     );
   }
@@ -139,7 +139,7 @@ async function checkFree(
   );
   if (rows[0] !== undefined) {
     throw new TendonError(
-      "ALREADY_EXISTS",
+      "SLOT_OCCUPIED",
       `session "${toSessionId}" has the hand "${rows[0].hand_id}" in the slot "${toSlot}"`,
       { hand_id: rows[0].hand_id },
     );

@@ -29,7 +29,7 @@ export async function findOwnVault(
   return { vaultId: rows[0]?.vault_id, credentialId: rows[0]?.credential_id ?? undefined };
 }
 
-/** Makes the vault unless it is there. UNAVAILABLE when vault or credential are others than what was sealed for. */
+/** Makes the vault unless it is there. VERSION_MISMATCH when vault or credential are others than what was sealed for. */
 export async function putOwnCredentials(
   transaction: Transaction,
   place: SessionPlace,
@@ -47,15 +47,21 @@ export async function putOwnCredentials(
     const there = await findOwnVault(transaction, sessionId, credential.destination);
     const isAnother = there.credentialId !== undefined && there.credentialId !== credential.credentialId;
     if (there.vaultId !== vaultId || isAnother)
-      throw new TendonError("UNAVAILABLE", "the token is being replaced by somebody else; try again");
+      throw new TendonError("VERSION_MISMATCH", "somebody else has just replaced the token; try again");
     const isNew = there.credentialId === undefined;
-    await (isNew ? insert(transaction, place, vaultId, credential) : replace(transaction, credential));
-    const { credentialId: subject, use } = credential;
-    const url = use.kind.case === "git" ? use.kind.value.url : "";
-    const detail = { vault_id: vaultId, kind: "git", host: hostOf(url), sealed_by: "server" };
+    await (isNew
+      ? insertOwnCredential(transaction, workspaceId, vaultId, credential)
+      : replace(transaction, credential));
     const action = isNew ? "credential.create" : "credential.update";
-    await insertAudit(transaction, { ...about, action, subject, detail });
+    const subject = credential.credentialId;
+    await insertAudit(transaction, { ...about, action, subject, detail: ownDetail(vaultId, credential) });
   }
+}
+
+/** For the audit log. */
+export function ownDetail(vaultId: string, { use }: OwnCredential) {
+  const url = use.kind.case === "git" ? use.kind.value.url : "";
+  return { vault_id: vaultId, kind: "git", host: hostOf(url), sealed_by: "server" };
 }
 
 /** Its secrets are erased, as those of a vault that is archived. */
@@ -82,15 +88,15 @@ export async function endOwnVault(transaction: Transaction, { sessionId, workspa
   });
 }
 
-async function insert(
+export async function insertOwnCredential(
   transaction: Transaction,
-  { workspaceId }: SessionPlace,
+  workspaceId: string,
   vaultId: string,
   { credentialId, use, destination, sealed }: OwnCredential,
 ): Promise<void> {
   await transaction.query(
-    `insert into credentials (credential_id, vault_id, workspace_id, use, destination, sealing_key_id, sealed)
-     values ($1, $2, $3, $4, $5, $6, $7)`,
+    `insert into credentials (credential_id, vault_id, workspace_id, use, destination, sealing_key_id, sealed, is_own)
+     values ($1, $2, $3, $4, $5, $6, $7, true)`,
     [
       credentialId,
       vaultId,

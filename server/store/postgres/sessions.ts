@@ -308,7 +308,7 @@ function changedAgent(
 ): string {
   if (change === undefined) return agent;
   if (agent !== change.before)
-    throw new TendonError("UNAVAILABLE", "agent: is being changed by somebody else; try again");
+    throw new TendonError("VERSION_MISMATCH", "agent: somebody else has just changed it; try again");
   if (change.after === agent || status === "idle") return change.after;
   const why = `the session "${sessionId}" is ${status}; its agent is changed while it is idle`;
   throw new TendonError("SESSION_RUNNING", why, { session_id: sessionId });

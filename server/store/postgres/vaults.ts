@@ -22,8 +22,8 @@ export interface VaultRow {
 
 const COLUMNS = "vault_id, workspace_id, display_name, metadata, created_at, updated_at, archived_at";
 const MAX_PAIRS = 16;
-/** A session's own vault is nobody else's to see, to change, or to give to another session. */
-const LISTED = "session_id is null";
+/** A vault that is a session's or a deployment's own is nobody else's to see, to change, or to give to a session. */
+const LISTED = "session_id is null and deployment_id is null";
 
 export function createVaultStore(pool: Pool): VaultStore {
   return {

@@ -1,4 +1,4 @@
-/** Deliveries as people see them: lists, replays, and how long they are kept. */
+/** Deliveries as people see them: lists, and replays. */
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import {
@@ -28,7 +28,7 @@ interface Row {
   delivered_at: Date | null;
 }
 
-const PRUNE_LIMIT = 5_000;
+const ERASE_LIMIT = 5_000;
 
 const STATE_WORDS: Readonly<Record<string, WebhookDeliveryState>> = {
   pending: WebhookDeliveryState.PENDING,
@@ -46,7 +46,7 @@ const COLUMNS = `d.delivery_id, d.endpoint_id, d.event_id, v.type, v.subject_id,
 
 export function webhookDeliveries(
   pool: Pool,
-): Pick<WebhookOutboxStore, "list" | "replayOne" | "replaySince" | "prune"> {
+): Pick<WebhookOutboxStore, "list" | "replayOne" | "replaySince"> {
   return {
     list: ({ endpointId, states, page }) =>
       listPage<Row, WebhookDelivery>(
@@ -89,7 +89,6 @@ export function webhookDeliveries(
         await makeDue(transaction, endpointId, [...new Set(rows.map(({ lane }) => lane))].sort());
         return rows.length;
       }),
-    prune: (bounds) => prune(pool, bounds),
   };
 }
 
@@ -105,70 +104,16 @@ async function makeDue(transaction: Transaction, endpointId: string, lanes: stri
   );
 }
 
-async function prune(
-  pool: Pool,
-  { olderThanMs, perEndpoint }: Parameters<WebhookOutboxStore["prune"]>[0],
-): Promise<boolean> {
-  await pool.query(
-    `update webhook_endpoints e set state = 'disabled', disabled_reason = 'backlog_full', updated_at = clock_timestamp()
-     where state = 'enabled' and (
-       select count(*) from (
-         select 1 from webhook_deliveries d where d.endpoint_id = e.endpoint_id and d.state = 'pending' limit $1 + 1) w) > $1`,
-    [perEndpoint],
-  );
-  const { rowCount } = await pool.query(
-    `delete from webhook_events where event_id in (
-       select event_id from webhook_events where created_at < clock_timestamp() - $1 * interval '1 millisecond'
-         order by created_at limit ${PRUNE_LIMIT})`,
-    [olderThanMs],
-  );
-  let isMore = rowCount === PRUNE_LIMIT;
-  isMore = (await pruneBeyond(pool, perEndpoint)) || isMore;
-  await inTransaction(pool, pruneLanes);
-  return isMore;
-}
-
-/** What ended of endpoints that have too much of it; the oldest goes. */
-async function pruneBeyond(pool: Pool, perEndpoint: number): Promise<boolean> {
-  const { rowCount } = await pool.query(
-    `delete from webhook_deliveries where delivery_id in (
-       select old.delivery_id from webhook_endpoints e cross join lateral (
-         select created_at from webhook_deliveries d where d.endpoint_id = e.endpoint_id
-           order by created_at desc, delivery_id desc offset $1 limit 1
-       ) bound cross join lateral (
-         select delivery_id from webhook_deliveries d where d.endpoint_id = e.endpoint_id
-           and d.created_at <= bound.created_at and d.state <> 'pending' limit ${PRUNE_LIMIT}
-       ) old limit ${PRUNE_LIMIT})`,
-    [perEndpoint],
-  );
-  return rowCount === PRUNE_LIMIT;
-}
-
 /** Of an endpoint that is gone, a batch at a time. What is left when that is cut short goes with its events. */
 export async function eraseDeliveries(pool: Pool, endpointId: string): Promise<void> {
   const erase = () =>
     pool.query(
       `delete from webhook_deliveries where delivery_id in (
-         select delivery_id from webhook_deliveries where endpoint_id = $1 limit ${PRUNE_LIMIT})`,
+         select delivery_id from webhook_deliveries where endpoint_id = $1 limit ${ERASE_LIMIT})`,
       [endpointId],
     );
-  while ((await erase()).rowCount === PRUNE_LIMIT);
+  while ((await erase()).rowCount === ERASE_LIMIT);
   await pool.query("delete from webhook_lanes where endpoint_id = $1", [endpointId]);
-}
-
-/** Locked first: what is added to a lane meanwhile is seen by the second statement, or comes after it. */
-async function pruneLanes(transaction: Transaction): Promise<void> {
-  const { rows } = await transaction.query<{ endpoint_id: string; lane: string }>(
-    `select endpoint_id, lane from webhook_lanes l where due_at <= clock_timestamp() and not exists (
-       select 1 from webhook_deliveries d where d.endpoint_id = l.endpoint_id and d.lane = l.lane and d.state = 'pending')
-     limit ${PRUNE_LIMIT} for update skip locked`,
-  );
-  await transaction.query(
-    `delete from webhook_lanes l using unnest($1::text[], $2::text[]) as u(endpoint_id, lane)
-     where l.endpoint_id = u.endpoint_id and l.lane = u.lane and not exists (
-       select 1 from webhook_deliveries d where d.endpoint_id = l.endpoint_id and d.lane = l.lane and d.state = 'pending')`,
-    [rows.map((row) => row.endpoint_id), rows.map((row) => row.lane)],
-  );
 }
 
 function wordsOf(states: readonly WebhookDeliveryState[]): string[] {

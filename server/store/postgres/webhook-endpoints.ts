@@ -32,13 +32,15 @@ interface Row {
   state: string;
   disabled_reason: string;
   failing_since: Date | null;
+  dropped_deliveries: number;
+  last_dropped_at: Date | null;
   old_secret_until: Date | null;
   created_at: Date;
   updated_at: Date;
 }
 
 const COLUMNS = `e.endpoint_id, e.workspace_id, e.url, e.name, e.description, e.enabled_events, e.state, e.disabled_reason,
-  e.failing_since, e.created_at, e.updated_at,
+  e.failing_since, e.dropped_deliveries, e.last_dropped_at, e.created_at, e.updated_at,
   (select max(ends_at) from webhook_secrets s where s.endpoint_id = e.endpoint_id and ends_at > clock_timestamp()) as old_secret_until`;
 
 export function createWebhookEndpointStore(pool: Pool): WebhookEndpointStore {
@@ -228,6 +230,8 @@ function toEndpoint(row: Row): WebhookEndpoint {
     disabledReason: row.disabled_reason,
     createdAt: timestampFromDate(row.created_at),
     updatedAt: timestampFromDate(row.updated_at),
+    droppedDeliveries: BigInt(row.dropped_deliveries),
+    ...timeField("lastDroppedAt", row.last_dropped_at),
     ...timeField("failingSince", row.failing_since),
     ...timeField("oldSecretUntil", row.old_secret_until),
   });

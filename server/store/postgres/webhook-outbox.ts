@@ -5,6 +5,7 @@ import type { AttemptVerdict, ClaimedLane, WaitingDelivery, WebhookOutboxStore }
 import type { Pool } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 import { webhookDeliveries } from "./webhook-deliveries.ts";
+import { webhookPruning } from "./webhook-pruning.ts";
 
 /** Two that make deliveries at once could mix up the order of a lane. */
 const ROUTING = "webhook routing";
@@ -15,6 +16,7 @@ const MAX_ERROR_CHARS = 500;
 export function createWebhookOutboxStore(pool: Pool): WebhookOutboxStore {
   return {
     ...webhookDeliveries(pool),
+    ...webhookPruning(pool),
     async route(limit) {
       // Most of the time there is nothing, and this is all that it costs.
       const { rows } = await pool.query("select 1 from webhook_events where not is_routed limit 1");
@@ -59,34 +61,59 @@ async function route(transaction: Transaction, limit: number): Promise<number> {
   return rows[0]?.events ?? 0;
 }
 
-/** The endpoint's row is locked while its claims are counted, so that two replicas do not claim twice as many. */
+/**
+ * The endpoint's row is locked while its claims are counted, so that two replicas do not claim twice as many.
+ *
+ * `level` is how many places the workspace would have with this lane, `place` how many of the free ones would be gone. Both
+ * grow together, so that from some lane on none is taken: where level > free - (place - 1).
+ */
+const CLAIM = `with due as (
+    select e.endpoint_id, row_number() over (partition by e.workspace_id order by random()) as turn from webhook_endpoints e
+      where e.state = 'enabled' and exists (
+        select from webhook_lanes l where l.endpoint_id = e.endpoint_id and l.due_at <= clock_timestamp())
+  ), ready as materialized (
+    select e.endpoint_id, e.workspace_id from webhook_endpoints e
+      where e.state = 'enabled'
+        and e.endpoint_id in (select endpoint_id from due order by turn, random() limit ${ENDPOINTS_AT_ONCE})
+      for no key update skip locked
+  ), waiting as materialized (
+    select r.workspace_id, r.endpoint_id, l.lane, l.due_at, claimed.lanes as claimed
+      from ready r cross join lateral (
+        select count(*) as lanes from webhook_lanes
+          where endpoint_id = r.endpoint_id and claim_id is not null and due_at > clock_timestamp()
+      ) claimed cross join lateral (
+        select lane, due_at from webhook_lanes where endpoint_id = r.endpoint_id and due_at <= clock_timestamp()
+          order by due_at limit greatest(0, $2 - claimed.lanes) for update skip locked
+      ) l
+  ), ranked as (
+    select w.*, w.claimed + row_number() over (partition by endpoint_id order by due_at) as of_endpoint from waiting w
+  ), levelled as (
+    select r.workspace_id, r.endpoint_id, r.lane, r.due_at, coalesce(t.places, 0)
+        + row_number() over (partition by r.workspace_id order by of_endpoint, due_at) as level
+      from ranked r left join unnest($5::text[], $6::integer[]) as t(workspace_id, places) on t.workspace_id = r.workspace_id
+  ), placed as (
+    select *, row_number() over (order by level, due_at) as place from levelled
+  )
+  update webhook_lanes l set claim_id = $3, due_at = clock_timestamp() + $4 * interval '1 millisecond'
+    from placed p where l.endpoint_id = p.endpoint_id and l.lane = p.lane and p.level + p.place <= $1 + 1
+    returning p.workspace_id, l.endpoint_id, l.lane`;
+
 async function claim(
   pool: Pool,
-  { limit, perEndpoint, leaseMs }: Parameters<WebhookOutboxStore["claim"]>[0],
+  { free, taken, perEndpoint, leaseMs }: Parameters<WebhookOutboxStore["claim"]>[0],
 ): Promise<ClaimedLane[]> {
   const claimId = newId("lease");
-  const { rows } = await pool.query<{ endpoint_id: string; lane: string }>(
-    `with ready as materialized (
-       select endpoint_id from webhook_endpoints e
-         where state = 'enabled' and exists (
-           select 1 from webhook_lanes l where l.endpoint_id = e.endpoint_id and l.due_at <= clock_timestamp())
-         order by random() limit ${ENDPOINTS_AT_ONCE} for no key update skip locked
-     ), picked as materialized (
-       select l.endpoint_id, l.lane from ready r cross join lateral (
-         select endpoint_id, lane from webhook_lanes
-           where endpoint_id = r.endpoint_id and due_at <= clock_timestamp()
-           order by due_at
-           limit greatest(0, $2 - (select count(*) from webhook_lanes
-             where endpoint_id = r.endpoint_id and claim_id is not null and due_at > clock_timestamp()))
-           for update skip locked
-       ) l limit $1
-     )
-     update webhook_lanes l set claim_id = $3, due_at = clock_timestamp() + $4 * interval '1 millisecond'
-       from picked p where l.endpoint_id = p.endpoint_id and l.lane = p.lane
-       returning l.endpoint_id, l.lane`,
-    [limit, perEndpoint, claimId, leaseMs],
-  );
-  return rows.map(({ endpoint_id: endpointId, lane }) => ({ endpointId, lane, claimId }));
+  const { rows } = await pool.query<{ workspace_id: string; endpoint_id: string; lane: string }>(CLAIM, [
+    free,
+    perEndpoint,
+    claimId,
+    leaseMs,
+    [...taken.keys()],
+    [...taken.values()],
+  ]);
+  return rows.map(({ workspace_id: workspaceId, endpoint_id: endpointId, lane }) => ({
+    ...{ workspaceId, endpointId, lane, claimId },
+  }));
 }
 
 async function oldest(pool: Pool, { endpointId, lane, claimId }: ClaimedLane) {

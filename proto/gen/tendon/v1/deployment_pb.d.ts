@@ -154,7 +154,8 @@ export declare type DeploymentSpec = Message<"tendon.v1.DeploymentSpec"> & {
   initialEvents: EventInput[];
 
   /**
-   * What each session is given, at most 500.
+   * What each session is given, at most 500. Tokens of repositories are sealed into a vault that is the deployment's own,
+   * which its sessions use, also those that are there; answers have neither them nor their user names.
    *
    * @generated from field: repeated tendon.v1.SessionResourceInput resources = 8;
    */

@@ -209,7 +209,8 @@ export declare type UpdateDeploymentRequest = Message<"tendon.v1.UpdateDeploymen
   spec?: DeploymentSpec | undefined;
 
   /**
-   * Names of fields of DeploymentSpec, whole: what is named is replaced, an unset value clears it. With `agent_id` or
+   * Names of fields of DeploymentSpec, whole: what is named is replaced, an unset value clears it; `resources` with their
+   * tokens, which have to be said again. With `agent_id` or
    * `agent_version` the version is set to that of `spec`, 0 for the latest. Of `metadata` the pairs that are said are set,
    * empty values delete, others stay.
    *
@@ -552,7 +553,8 @@ export declare const DeploymentService: GenService<{
    * Effect: one new deployment; its schedule begins with the next time from now.
    * Idempotency: a repeat with the same request_id and content returns the first deployment as it is now.
    * Fails: NOT_FOUND for an agent, environment, vault, file or memory store of another workspace, AGENT_ARCHIVED,
-   * ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED without an environment, INVALID_FIELD,
+   * ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED without an environment, or for a
+   * repository's token while no proxy has published a key, INVALID_FIELD,
    * EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE, LIMIT_EXCEEDED for more than 1,000 live ones, REQUEST_ID_REUSED.
    * Callers: client, admin.
    *
@@ -594,13 +596,15 @@ export declare const DeploymentService: GenService<{
     output: typeof ListDeploymentsResponseSchema;
   },
   /**
-   * Changes the fields that are named. Sessions that were made stay as they are. Another schedule begins with its next
-   * time from now; the same one goes on. A paused deployment stays paused.
+   * Changes the fields that are named. Sessions that were made stay as they are, but use the tokens that the deployment's
+   * repositories have from now on. Another schedule begins with its next time from now; the same one goes on. A paused
+   * deployment stays paused. Several at once are made one after the other.
    *
    * Effect: the named fields.
    * Idempotency: setting the same values again changes nothing.
    * Fails: NOT_FOUND, DEPLOYMENT_ARCHIVED, and as CreateDeployment does: AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED,
-   * VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE.
+   * VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE;
+   * VERSION_MISMATCH when others have changed it each of 50 times that this was tried.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.DeploymentService.UpdateDeployment
@@ -611,7 +615,8 @@ export declare const DeploymentService: GenService<{
     output: typeof UpdateDeploymentResponseSchema;
   },
   /**
-   * Ends a deployment for good. Its sessions go on. A deployment whose agent is archived is archived with it.
+   * Ends a deployment for good. Its sessions go on; once the last of them has ended, the tokens of its repositories are
+   * erased. A deployment whose agent is archived is archived with it.
    *
    * Effect: nothing runs any more.
    * Idempotency: archiving an archived deployment returns it unchanged.
@@ -660,7 +665,8 @@ export declare const DeploymentService: GenService<{
    *
    * Effect: one new run, and its session in the same transaction. The schedule is what it was.
    * Idempotency: a repeat with the same request_id returns the first run.
-   * Fails: NOT_FOUND, DEPLOYMENT_ARCHIVED, REQUEST_ID_REUSED.
+   * Fails: NOT_FOUND, DEPLOYMENT_ARCHIVED, REQUEST_ID_REUSED, VERSION_MISMATCH when others have changed it each of 50 times
+   * that this was tried.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.DeploymentService.RunDeployment

@@ -186,6 +186,13 @@ export declare type UpdateEnvironmentRequest = Message<"tendon.v1.UpdateEnvironm
    * @generated from field: tendon.v1.EnvironmentSpec spec = 2;
    */
   spec?: EnvironmentSpec | undefined;
+
+  /**
+   * What the environment was when the change was made of it; when it is another by now, it stays. Unset: replaces any.
+   *
+   * @generated from field: tendon.v1.EnvironmentSpec expected_spec = 3;
+   */
+  expectedSpec?: EnvironmentSpec | undefined;
 };
 
 /**
@@ -569,7 +576,8 @@ export declare const EnvironmentService: GenService<{
    *
    * Effect: the environment's spec.
    * Idempotency: setting the same again changes nothing.
-   * Fails: NOT_FOUND, ENVIRONMENT_ARCHIVED, ALREADY_EXISTS for a name in use, INVALID_FIELD.
+   * Fails: NOT_FOUND, ENVIRONMENT_ARCHIVED, ALREADY_EXISTS for a name in use, VERSION_MISMATCH when it is not the expected one,
+   * INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.EnvironmentService.UpdateEnvironment
@@ -599,7 +607,7 @@ export declare const EnvironmentService: GenService<{
    *
    * Effect: the environment is gone.
    * Idempotency: deleting one that is gone fails with NOT_FOUND.
-   * Fails: NOT_FOUND, ALREADY_EXISTS while sessions use it.
+   * Fails: NOT_FOUND, ENVIRONMENT_IN_USE while sessions use it, archived ones among them.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.EnvironmentService.DeleteEnvironment

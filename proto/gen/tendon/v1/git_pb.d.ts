@@ -56,8 +56,9 @@ export declare type GitRepositoryInput = Message<"tendon.v1.GitRepositoryInput">
   pushBranches: string[];
 
   /**
-   * Token for this repository alone: sealed to the proxy's key before it is stored, in a vault that is the session's own and
-   * ends with it. Nothing shows it again; UpdateSessionResource replaces it. Printable ASCII. Empty: none.
+   * Token for this repository alone: sealed to the proxy's key before it is stored, in a vault that is the session's own, or
+   * the deployment's, and ends with it. Nothing shows it again; UpdateSessionResource and UpdateDeployment replace it.
+   * Printable ASCII. Empty: none.
    *
    * @generated from field: string authorization_token = 6;
    */

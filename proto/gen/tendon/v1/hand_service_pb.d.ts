@@ -1005,8 +1005,9 @@ export declare const HandService: GenService<{
    * and copies of the owner before are refused from then on, by the server and by the hand's agent.
    * Idempotency: a repeat with the same request_id returns the first answer.
    * Fails: NOT_FOUND, LEASE_FENCED, HAND_NOT_READY while it is being made or a call runs in it, HAND_LOST, HAND_RELEASED,
-   * SESSION_ARCHIVED for the session that gets it, ALREADY_EXISTS when its slot has a hand, INVALID_FIELD when it is the
-   * owner already or a thread that works in its root's hands, REQUEST_ID_REUSED.
+   * SESSION_ARCHIVED for the session that gets it, SLOT_OCCUPIED when its slot has a hand, VERSION_MISMATCH when
+   * somebody else has just handed it over, INVALID_FIELD when it is the owner already or a thread that works in its root's
+   * hands, REQUEST_ID_REUSED.
    * Callers: client, admin, harness.
    *
    * @generated from rpc tendon.v1.HandService.HandOver

@@ -7,7 +7,7 @@ import type { Message } from "@bufbuild/protobuf";
 import type { CommandResult, ConnectResponse, StartTransfer, StartTunnel, TransferEnd } from "./hand_agent_service_pb.js";
 import type { ExecutionOutput } from "./hand_service_pb.js";
 import type { ExecutionResult } from "./hand_pb.js";
-import type { AskAuthorities, AskDeliverWebhook, AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
+import type { AskAuthorities, AskCheckWebhookUrl, AskDeliverWebhook, AskFinishConnect, AskReseal, AskStartConnect, AskTunnel, AskValidate, ProxyAnswer } from "./proxy_service_pb.js";
 import type { Preview } from "./event_pb.js";
 
 /**
@@ -697,6 +697,14 @@ export declare type ForwardProxyAskRequest = Message<"tendon.v1.ForwardProxyAskR
      */
     value: AskDeliverWebhook;
     case: "deliverWebhook";
+  } | {
+    /**
+     * Say whether webhooks may go to a URL.
+     *
+     * @generated from field: tendon.v1.AskCheckWebhookUrl check_webhook_url = 25;
+     */
+    value: AskCheckWebhookUrl;
+    case: "checkWebhookUrl";
   } | { case: undefined; value?: undefined };
 };
 

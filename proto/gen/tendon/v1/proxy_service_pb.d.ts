@@ -209,7 +209,8 @@ export declare type ProxyAnswer = Message<"tendon.v1.ProxyAnswer"> & {
   connectFailure?: ConnectFailure | undefined;
 
   /**
-   * How an attempt to deliver a webhook ended, when that was asked.
+   * How an attempt to deliver a webhook ended, when that was asked. When it was asked whether one may be made: `refused` with
+   * the reason, or nothing set.
    *
    * @generated from field: tendon.v1.WebhookAttempt webhook_attempt = 24;
    */
@@ -513,6 +514,14 @@ export declare type ProxyServiceConnectResponse = Message<"tendon.v1.ProxyServic
      */
     value: AskDeliverWebhook;
     case: "deliverWebhook";
+  } | {
+    /**
+     * Say whether webhooks may go to a URL.
+     *
+     * @generated from field: tendon.v1.AskCheckWebhookUrl check_webhook_url = 25;
+     */
+    value: AskCheckWebhookUrl;
+    case: "checkWebhookUrl";
   } | { case: undefined; value?: undefined };
 };
 
@@ -762,6 +771,40 @@ export declare type AskDeliverWebhook = Message<"tendon.v1.AskDeliverWebhook"> &
  * Use `create(AskDeliverWebhookSchema)` to create a new message.
  */
 export declare const AskDeliverWebhookSchema: GenMessage<AskDeliverWebhook>;
+
+/**
+ * Asks whether webhooks may go to a URL, as far as that can be told without asking for names and without a connection.
+ *
+ * @generated from message tendon.v1.AskCheckWebhookUrl
+ */
+export declare type AskCheckWebhookUrl = Message<"tendon.v1.AskCheckWebhookUrl"> & {
+  /**
+   * Id of this.
+   *
+   * @generated from field: string ask_id = 1;
+   */
+  askId: string;
+
+  /**
+   * Workspace of the endpoint.
+   *
+   * @generated from field: string workspace_id = 2;
+   */
+  workspaceId: string;
+
+  /**
+   * The URL.
+   *
+   * @generated from field: string url = 3;
+   */
+  url: string;
+};
+
+/**
+ * Describes the message tendon.v1.AskCheckWebhookUrl.
+ * Use `create(AskCheckWebhookUrlSchema)` to create a new message.
+ */
+export declare const AskCheckWebhookUrlSchema: GenMessage<AskCheckWebhookUrl>;
 
 /**
  * Asks to begin a connect; as StartConnectRequest.

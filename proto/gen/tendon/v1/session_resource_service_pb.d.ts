@@ -313,8 +313,8 @@ export declare const SessionResourceService: GenService<{
    *
    * Effect: hands of the session use it from git's next request on; the one before is erased.
    * Idempotency: repeating it sets the same again.
-   * Fails: NOT_FOUND, SESSION_ARCHIVED, NOT_CONFIGURED while no proxy has published a key, UNAVAILABLE when somebody else
-   * does the same at this moment, INVALID_FIELD for what is no repository, or a token that cannot be sent.
+   * Fails: NOT_FOUND, SESSION_ARCHIVED, NOT_CONFIGURED while no proxy has published a key, VERSION_MISMATCH when others have
+   * replaced it each of 50 times that this was tried, INVALID_FIELD for what is no repository, or a token that cannot be sent.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionResourceService.UpdateSessionResource

@@ -1393,7 +1393,7 @@ export declare const SessionService: GenService<{
    * Effect: the named fields, and one event unless nothing changed.
    * Idempotency: setting the same values again changes nothing.
    * Fails: NOT_FOUND, SESSION_ARCHIVED; with `agent` SESSION_RUNNING while the session or a thread of it works,
-   * UNAVAILABLE when somebody else changes it at this moment, INVALID_FIELD.
+   * VERSION_MISMATCH when others have changed it each of 50 times that this was tried, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.SessionService.UpdateSession

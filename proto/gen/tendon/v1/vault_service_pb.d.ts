@@ -1724,7 +1724,8 @@ export declare const VaultService: GenService<{
    * Idempotency: repeating it sets the same again.
    * Fails: NOT_FOUND, CREDENTIAL_ARCHIVED, ALREADY_EXISTS when another has the new destination, NOT_CONFIGURED while no
    * proxy has published a key or, where one is needed, is connected, DESTINATION_FIXED, SEAL_REFUSED when the proxy does
-   * not take the sealed text for this credential's, UNAVAILABLE while its token is being refreshed, INVALID_FIELD.
+   * not take the sealed text for this credential's, CREDENTIAL_REFRESHING while its token is being
+   * refreshed, VERSION_MISMATCH when others have changed it each of 50 times that this was tried, INVALID_FIELD.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.VaultService.UpdateCredential

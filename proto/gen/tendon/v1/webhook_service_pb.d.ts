@@ -101,6 +101,20 @@ export declare type WebhookEndpoint = Message<"tendon.v1.WebhookEndpoint"> & {
    * @generated from field: google.protobuf.Timestamp updated_at = 12;
    */
   updatedAt?: Timestamp | undefined;
+
+  /**
+   * Deliveries that still waited when they were forgotten, for their age or because the workspace had too many events.
+   *
+   * @generated from field: int64 dropped_deliveries = 13;
+   */
+  droppedDeliveries: bigint;
+
+  /**
+   * When the newest of them was; unset when there was none.
+   *
+   * @generated from field: google.protobuf.Timestamp last_dropped_at = 14;
+   */
+  lastDroppedAt?: Timestamp | undefined;
 };
 
 /**
@@ -768,7 +782,8 @@ export declare const WebhookService: GenService<{
    *
    * Effect: the endpoint is there, and enabled; its signing secret is returned, once.
    * Idempotency: the same request_id returns the same endpoint, without its secret.
-   * Fails: INVALID_FIELD, LIMIT_EXCEEDED for more than 32 of a workspace, NOT_CONFIGURED while no proxy has published a
+   * Fails: INVALID_FIELD, also for a URL where proxies would not send, as far as that can be told without asking for names
+   * and while one is connected; LIMIT_EXCEEDED for more than 32 of a workspace, NOT_CONFIGURED while no proxy has published a
    * sealing key, REQUEST_ID_REUSED.
    * Callers: client, admin.
    *
@@ -815,7 +830,7 @@ export declare const WebhookService: GenService<{
    *
    * Effect: what is said is replaced, the rest stays. Enabling forgets why it was disabled.
    * Idempotency: saying the same again changes nothing.
-   * Fails: NOT_FOUND, INVALID_FIELD.
+   * Fails: NOT_FOUND, INVALID_FIELD, for a URL as for a new endpoint.
    * Callers: client, admin.
    *
    * @generated from rpc tendon.v1.WebhookService.UpdateWebhookEndpoint
@@ -857,7 +872,8 @@ export declare const WebhookService: GenService<{
     output: typeof RotateWebhookSecretResponseSchema;
   },
   /**
-   * Lists what an endpoint was told or is to be told, newest first. Kept for seven days, and at most 100,000 an endpoint.
+   * Lists what an endpoint was told or is to be told, newest first. Kept for seven days, at most 100,000 an endpoint, and
+   * those of as many events as the installation keeps of a workspace: its endpoint says how many were dropped unsent.
    *
    * Effect: none.
    * Idempotency: a read.

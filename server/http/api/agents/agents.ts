@@ -1,6 +1,7 @@
 /** `/v1/agents`. */
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
-import { isTendonError, TendonError } from "../../../../kit/errors.ts";
+import { TendonError } from "../../../../kit/errors.ts";
+import { Turns } from "../../../../kit/turns.ts";
 import type { Agent } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../../../proto/gen/tendon/v1/agent_service_pb.js";
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
@@ -10,17 +11,16 @@ import { agentJson } from "./agent-json.ts";
 import { membersOf } from "./roster.ts";
 
 const MOST = 100;
-/** Of updates that name no version: whoever changes the agent in between is not overwritten. */
-const MAX_TRIES = 5;
 
 const { method } = AgentService;
 
 export function agentRoutes(): ApiRoute[] {
+  const turns = new Turns("agent");
   return [
     route("POST", "/v1/agents", createAgent),
     route("GET", "/v1/agents", listAgents),
     route("GET", "/v1/agents/{agent_id}", async (call) => shown(call, await find(call, versionOf(call)))),
-    route("POST", "/v1/agents/{agent_id}", updateAgent),
+    route("POST", "/v1/agents/{agent_id}", (call) => updateAgent(call, turns)),
     route("POST", "/v1/agents/{agent_id}/archive", async (call) => {
       const request = { agentId: call.params.agent_id! };
       return shown(call, (await call.services.call(method.archiveAgent, request)).agent!);
@@ -55,23 +55,22 @@ async function listVersions({ services, query, params }: ApiCall) {
   return pageJson(services, agents, nextPageToken);
 }
 
-/** Read, changed and written, with the version that was read. */
-async function updateAgent(call: ApiCall) {
+/** Read, changed and written, with the version that was read; a version that the caller names is the only one. */
+async function updateAgent(call: ApiCall, turns: Turns) {
+  const wanted = call.body.fields.count("version");
+  if (wanted === undefined) return turns.untilDone(call.params.agent_id!, () => changeAgent(call));
+  const before = await find(call, 0);
+  if (wanted !== before.version) throw versionMismatch(before);
+  return changeAgent(call, before);
+}
+
+async function changeAgent(call: ApiCall, known?: Agent) {
   const { services, body } = call;
-  const wanted = body.fields.count("version");
-  for (let tries = 1; ; tries += 1) {
-    const before = await find(call, 0);
-    if (wanted !== undefined && wanted !== before.version) throw versionMismatch(before);
-    const spec = changedAgentSpec(before.spec!, body.fields, before.id);
-    const pinMembers = body.fields.has("multiagent");
-    const request = { agentId: before.id, spec, expectedVersion: before.version, pinMembers };
-    try {
-      return await shown(call, (await services.call(method.updateAgent, request)).agent!);
-    } catch (error) {
-      const isTold = wanted !== undefined || tries >= MAX_TRIES;
-      if (isTold || !isTendonError(error, "VERSION_MISMATCH")) throw error;
-    }
-  }
+  const before = known ?? (await find(call, 0));
+  const spec = changedAgentSpec(before.spec!, body.fields, before.id);
+  const pinMembers = body.fields.has("multiagent");
+  const request = { agentId: before.id, spec, expectedVersion: before.version, pinMembers };
+  return shown(call, (await services.call(method.updateAgent, request)).agent!);
 }
 
 function versionMismatch({ id, version }: Agent): TendonError {

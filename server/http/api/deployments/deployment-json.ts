@@ -76,6 +76,13 @@ function resourceConfigJson({ kind }: SessionResourceInput) {
   }
 }
 
-function repositoryJson({ url, checkout, mountPath }: GitRepositoryInput) {
-  return { type: "github_repository", url, checkout: checkoutJson(checkout), mount_path: mountPath || null };
+/** Its token is nowhere to be shown from. */
+function repositoryJson({ url, checkout, mountPath, pushBranches }: GitRepositoryInput) {
+  return {
+    type: "github_repository",
+    url,
+    checkout: checkoutJson(checkout),
+    mount_path: mountPath || null,
+    ...(pushBranches.length > 0 && { tendon: { push_branches: pushBranches } }),
+  };
 }

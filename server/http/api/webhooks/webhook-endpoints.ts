@@ -87,6 +87,8 @@ function endpointJson(endpoint: WebhookEndpoint) {
     state: endpoint.state === WebhookState.ENABLED ? "enabled" : "disabled",
     disabled_reason: endpoint.disabledReason,
     failing_since: timeJson(endpoint.failingSince),
+    dropped_deliveries: Number(endpoint.droppedDeliveries),
+    last_dropped_at: timeJson(endpoint.lastDroppedAt),
     old_secret_until: timeJson(endpoint.oldSecretUntil),
     created_at: timeJson(endpoint.createdAt),
     updated_at: timeJson(endpoint.updatedAt),
