@@ -166,7 +166,8 @@ function authoritiesOf({ servesVariables = true, clock }: AreaDeps, proxies: () 
 function createVault(deps: AreaDeps, proxies: ProxyDirectory, sessionLog: SessionLog): VaultArea {
   const { store } = deps;
   const calls = createMcpCalls({ calls: store.mcpCalls, credentials: store.credentials, log: sessionLog });
-  const web = createWebCalls({ calls: store.mcpCalls, log: sessionLog });
+  const { mcpCalls, shownTexts } = store;
+  const web = createWebCalls({ calls: mcpCalls, shownTexts, log: sessionLog });
   return createVaultArea({ ...deps, ...store, proxies, calls: { ...calls, ...web } });
 }
 

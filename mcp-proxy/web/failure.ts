@@ -6,8 +6,10 @@ export type WebFailureCode =
   | "invalid_tool_input"
   | "url_too_long"
   | "url_not_allowed"
+  | "url_not_in_prior_context"
   | "url_not_accessible"
   | "unsupported_content_type"
+  | "content_too_large"
   | "too_many_requests"
   | "unavailable"
   | "cancelled";
@@ -16,8 +18,10 @@ const ORIGINS: Readonly<Record<WebFailureCode, FailureOrigin>> = {
   invalid_tool_input: { part: "model", reason: "INVALID_TOOL_CALL" },
   url_too_long: { part: "model", reason: "INVALID_TOOL_CALL" },
   url_not_allowed: { part: "proxy", reason: "URL_NOT_ALLOWED" },
+  url_not_in_prior_context: { part: "proxy", reason: "URL_NOT_IN_PRIOR_CONTEXT" },
   url_not_accessible: { part: "upstream", reason: "URL_NOT_ACCESSIBLE" },
   unsupported_content_type: { part: "upstream", reason: "UNSUPPORTED_CONTENT_TYPE" },
+  content_too_large: { part: "upstream", reason: "CONTENT_TOO_LARGE" },
   too_many_requests: { part: "upstream", reason: "TOO_MANY_REQUESTS" },
   unavailable: { part: "proxy", reason: "WEB_UNAVAILABLE" },
   cancelled: { part: "client", reason: "CANCELLED" },

@@ -1,5 +1,5 @@
 /**
- * `web_fetch`: one page of the public internet as text. Every hop of it is judged anew: the URL by the agent's lists, the
+ * `web_fetch`: one page of the public internet as text, or as a PDF. Every hop of it is judged anew: the URL by the agent's lists, the
  * address by the rules for public requests, and what was judged is what is dialled (outbound/). Nothing of the session goes
  * along: no cookies, no credentials, no referrer.
  */
@@ -9,7 +9,17 @@ import type { WebBounds } from "./bounds.ts";
 import { pageFailure, WebFailure } from "./failure.ts";
 import { htmlText } from "./html-text.ts";
 import { ENCODINGS, readPageBody } from "./page-body.ts";
-import { cleaned, decodeText, kindOfBytes, kindOfType, mediaTypeOf, type PageKind } from "./page-text.ts";
+import { MAX_PDF_BYTES, pdfBlocks, pdfTooLarge } from "./page-pdf.ts";
+import {
+  cleaned,
+  decodeText,
+  kindOf,
+  kindOfType,
+  type MediaType,
+  mediaTypeOf,
+  type PageKind,
+} from "./page-text.ts";
+import { pdfFacts } from "./pdf-facts.ts";
 
 export interface PageRequest {
   /** JSON text of the call's input. */
@@ -17,11 +27,14 @@ export interface PageRequest {
   readonly bounds: WebBounds;
   /** Told each host with its port before it is asked. */
   readonly onHost: (host: string) => void;
+  /** Told once that it is a PDF, before more of it than its beginning is held. May throw a WebFailure: there is no room. */
+  readonly onPdf: () => void;
   readonly signal: AbortSignal;
 }
 
 export interface PageResult {
-  readonly text: string;
+  /** Content blocks. */
+  readonly content: readonly object[];
   readonly status: number;
 }
 
@@ -35,7 +48,8 @@ const MAX_REFUSAL_CHARS = 2_000;
 /** Other services are no pages, and some of them can be made to do something by a request. */
 const PORTS = new Set(["", "80", "443", "8080", "8443"]);
 const HEADERS = {
-  accept: "text/html,application/xhtml+xml,text/plain;q=0.9,application/json;q=0.8,*/*;q=0.1",
+  accept:
+    "text/html,application/xhtml+xml,text/plain;q=0.9,application/json;q=0.8,application/pdf;q=0.8,*/*;q=0.1",
   "accept-encoding": ENCODINGS,
   "user-agent": "Tendon web_fetch",
 };
@@ -102,7 +116,7 @@ function redirected(from: URL, response: Response): URL {
 async function readPage(
   response: Response,
   { url, asked }: { readonly url: URL; readonly asked: URL },
-  { bounds, signal }: PageRequest,
+  request: PageRequest,
 ): Promise<PageResult> {
   const { status } = response;
   const media = mediaTypeOf(response.headers.get("content-type"));
@@ -111,22 +125,63 @@ async function readPage(
     await response.body?.cancel();
     throw unread(url, media.type, response);
   }
-  if (status >= 300 || status < 200) throw await refused(response, url, signal);
-  const { bytes, isCut } = await readPageBody(response, MAX_BYTES, signal);
-  const kind = said ?? kindOfBytes(bytes);
+  if (status >= 300 || status < 200) throw await refused(response, url, request.signal);
+  const { bytes, isCut } = await readBody(response, said, url, request);
+  const isText = said === "html" || said === "text";
+  const facts = kindOf(said, bytes) === "pdf" ? await pdfFacts(bytes) : undefined;
+  // A text may begin with the words that a PDF begins with.
+  const kind = isText && facts?.isWhole === false ? said : kindOf(said, bytes);
   if (kind === "binary") throw unread(url, media.type, response);
+  const head = [`URL: ${url.href}`, ...(url.href === asked.href ? [] : [`Redirected from: ${asked.href}`])];
+  if (kind === "pdf" && facts !== undefined) {
+    if (isCut) throw pdfTooLarge(url, undefined);
+    return { content: pdfBlocks(bytes, facts, url, head), status };
+  }
+  const text = await pageText({ bytes, isCut, media, kind }, head, url, request);
+  return { content: [{ type: "text", text }], status };
+}
+
+/** Throws for a PDF that is too large, as soon as that is known, or that there is no room for. */
+async function readBody(
+  response: Response,
+  said: PageKind | undefined,
+  url: URL,
+  { onPdf, signal }: PageRequest,
+) {
+  const length = lengthOf(response);
+  const bytesOf = (head: Buffer) => {
+    if (kindOf(said, head) !== "pdf") return MAX_BYTES;
+    if (length !== undefined && length > MAX_PDF_BYTES) throw pdfTooLarge(url, length);
+    onPdf();
+    return MAX_PDF_BYTES;
+  };
+  return readPageBody(response, { sentBytes: MAX_PDF_BYTES, bytesOf }, signal);
+}
+
+interface ReadPage {
+  readonly bytes: Buffer;
+  readonly isCut: boolean;
+  readonly media: MediaType;
+  readonly kind: PageKind;
+}
+
+async function pageText(
+  { bytes, isCut, media, kind }: ReadPage,
+  head: readonly string[],
+  url: URL,
+  { bounds, signal }: PageRequest,
+): Promise<string> {
   const whole = decodeText(bytes, media, kind);
   const { title, text, isLeft } = await shownText(whole, kind, url, signal);
   const shown = Buffer.from(text.slice(0, bounds.maxPageChars), "utf8").toString("utf8");
   const lines = [
-    `URL: ${url.href}`,
-    ...(url.href === asked.href ? [] : [`Redirected from: ${asked.href}`]),
+    ...head,
     ...(title === "" ? [] : [`Title: ${title}`]),
     "",
     shown === "" ? "(The page has no text.)" : shown,
     ...(shown.length < text.length || isCut || isLeft ? ["", cutNote(shown, text, isCut || isLeft)] : []),
   ];
-  return { text: lines.join("\n"), status };
+  return lines.join("\n");
 }
 
 async function shownText(whole: string, kind: PageKind, url: URL, signal: AbortSignal) {
@@ -141,12 +196,19 @@ function cutNote(shown: string, all: string, isLeft: boolean): string {
 }
 
 function unread(url: URL, type: string, response: Response): WebFailure {
-  const length = response.headers.get("content-length");
-  const size = length !== null && /^\d{1,15}$/.test(length) ? `, ${length} bytes` : "";
+  const length = lengthOf(response);
+  const size = length === undefined ? "" : `, ${length} bytes`;
+  const what = type === "" || kindOfType({ type, charset: "" }) === "pdf" ? "binary" : type.slice(0, 100);
   return new WebFailure(
     "unsupported_content_type",
-    `${url.href} is no text but ${type === "" ? "binary" : type.slice(0, 100)}${size}; PDFs, images and other binary files are not read`,
+    `${url.href} is no text and no PDF but ${what}${size}; images and other binary files are not read`,
   );
+}
+
+/** As it is sent, which may be packed. Undefined where it is not said. */
+function lengthOf(response: Response): number | undefined {
+  const length = response.headers.get("content-length");
+  return length !== null && /^\d{1,15}$/.test(length) ? Number(length) : undefined;
 }
 
 /** Pages that say no often say why. */
@@ -156,11 +218,12 @@ async function refused(response: Response, url: URL, signal: AbortSignal): Promi
   const kind = kindOfType(media);
   const code = status === 429 ? "too_many_requests" : "url_not_accessible";
   const told = `${url.href} answered with status ${status}`;
-  if (kind === undefined || kind === "binary") {
+  if (kind !== "html" && kind !== "text") {
     await response.body?.cancel();
     return new WebFailure(code, told, String(status));
   }
-  const { bytes } = await readPageBody(response, MAX_REFUSAL_BYTES, signal);
+  const bounds = { sentBytes: MAX_REFUSAL_BYTES, bytesOf: () => MAX_REFUSAL_BYTES };
+  const { bytes } = await readPageBody(response, bounds, signal);
   const whole = decodeText(bytes, media, kind);
   const { text } = await shownText(whole, kind, url, signal);
   const why = Buffer.from(text.slice(0, MAX_REFUSAL_CHARS), "utf8").toString("utf8");

@@ -13,13 +13,19 @@ export interface PageBody {
 /** What `accept-encoding` says. */
 export const ENCODINGS = "gzip, deflate, br";
 
-/**
- * At most `maxBytes` are taken of what is sent, and at most so many of what comes out of it: a small answer that unpacks to a
- * huge one is cut like a huge one. Rejects with a WebFailure, or the signal's reason.
- */
+export interface BodyBounds {
+  /** Of what is sent. */
+  readonly sentBytes: number;
+  /** Of what comes out of it, by its beginning: a kilobyte of it, or all where it has less. What it throws is thrown. */
+  bytesOf(head: Buffer): number;
+}
+
+const HEAD_BYTES = 1024;
+
+/** A small answer that unpacks to a huge one is cut like a huge one. Rejects with a WebFailure, or the signal's reason. */
 export async function readPageBody(
   response: Response,
-  maxBytes: number,
+  { sentBytes, bytesOf }: BodyBounds,
   signal: AbortSignal,
 ): Promise<PageBody> {
   if (response.body === null) return { bytes: Buffer.alloc(0), isCut: false };
@@ -29,22 +35,43 @@ export async function readPageBody(
   const cut = () => {
     isCut = true;
   };
-  const sent = firstBytes(raw, maxBytes, cut);
+  const sent = firstBytes(raw, sentBytes, cut);
   // Its failures are those of its end, which is read below.
   if (decoder !== undefined) pipeline(sent, decoder, () => {});
-  const parts: Buffer[] = [];
   try {
-    for await (const part of firstBytes(decoder ?? sent, maxBytes, cut)) parts.push(part);
+    const bytes = await boundedBytes(decoder ?? sent, bytesOf, cut);
     signal.throwIfAborted();
-  } catch {
+    return { bytes, isCut };
+  } catch (error) {
     signal.throwIfAborted();
+    if (error instanceof WebFailure) throw error;
     const problem = "the answer broke off, or could not be unpacked";
     throw new WebFailure("url_not_accessible", problem, "broken_answer");
   } finally {
     decoder?.destroy();
     raw.destroy();
   }
-  return { bytes: Buffer.concat(parts), isCut };
+}
+
+async function boundedBytes(
+  source: AsyncIterable<Uint8Array>,
+  bytesOf: BodyBounds["bytesOf"],
+  onCut: () => void,
+): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  let bytes = 0;
+  let most: number | undefined;
+  for await (const chunk of source) {
+    parts.push(Buffer.from(chunk));
+    bytes += chunk.length;
+    if (bytes < HEAD_BYTES) continue;
+    most ??= bytesOf(Buffer.concat(parts));
+    if (bytes <= most) continue;
+    onCut();
+    break;
+  }
+  const whole = Buffer.concat(parts);
+  return whole.subarray(0, most ?? bytesOf(whole));
 }
 
 /** Leaves the rest unread. */

@@ -1,11 +1,13 @@
-/** A page's text, for a model (pure). */
+/** What a page is, and its text, for a model (pure). */
+import { isPdf } from "./pdf-facts.ts";
+
 export interface MediaType {
   /** In lower case; empty when it is not said. */
   readonly type: string;
   readonly charset: string;
 }
 
-export type PageKind = "html" | "text" | "binary";
+export type PageKind = "html" | "text" | "pdf" | "binary";
 
 const TEXT_TYPES =
   /^(text\/.*|application\/(json|xml|(x-)?javascript|ecmascript|(x-)?yaml|toml|x-ndjson|sql|graphql)|.*\+(json|xml|yaml))$/;
@@ -17,14 +19,24 @@ export function mediaTypeOf(header: string | null): MediaType {
   return { type: type.trim().toLowerCase(), charset: charset ?? "" };
 }
 
+/** Types that say no more than that it is a file. */
+const DOWNLOADS = /^(binary\/octet-stream|application\/(octet-stream|(x-|force-)?download))$/;
+
 /** Undefined where the type says nothing, and the bytes have to. */
 export function kindOfType({ type }: MediaType): PageKind | undefined {
   if (type === "text/html" || type === "application/xhtml+xml") return "html";
-  if (type === "" || type === "application/octet-stream") return undefined;
+  if (type === "application/pdf" || type === "application/x-pdf") return "pdf";
+  if (type === "" || DOWNLOADS.test(type)) return undefined;
   return TEXT_TYPES.test(type) ? "text" : "binary";
 }
 
-export function kindOfBytes(bytes: Buffer): PageKind {
+/** What a page is: a PDF by its beginning, whatever it is called; what is called one and is none, by its bytes. */
+export function kindOf(said: PageKind | undefined, bytes: Buffer): PageKind {
+  if (isPdf(bytes)) return "pdf";
+  return said === undefined || said === "pdf" ? kindOfBytes(bytes) : said;
+}
+
+function kindOfBytes(bytes: Buffer): PageKind {
   const head = bytes.subarray(0, SNIFFED_BYTES);
   if (/^\s*(<!--[^>]*>\s*)?(<!doctype html|<html[\s>])/i.test(head.toString("latin1"))) return "html";
   return head.includes(0) ? "binary" : "text";

@@ -22,10 +22,14 @@ import { step } from "../trace-steps.ts";
 import { WebBounds } from "./bounds.ts";
 import { WebFailure } from "./failure.ts";
 import { fetchPage } from "./fetch-page.ts";
+import { finishWebCall } from "./finish-web-call.ts";
 import { type SearchProvider, searchWeb } from "./search-web.ts";
 
 export interface WebCallsDeps {
-  readonly credentials: Pick<Client<typeof CredentialService>, "beginWebCall" | "finishWebCall">;
+  readonly credentials: Pick<
+    Client<typeof CredentialService>,
+    "beginWebCall" | "finishWebCall" | "finishLargeWebCall"
+  >;
   /** To addresses of the public internet alone. Undefined: pages are not read here. */
   readonly fetchPublic: OutboundFetch | undefined;
   /** By the rules for the platform's own requests. */
@@ -55,16 +59,28 @@ interface Outcome {
   readonly searches: number;
 }
 
+interface Told {
+  /** Gets the hosts that were asked. */
+  readonly hosts: string[];
+  readonly onPdf: () => void;
+}
+
+/** It repeats no URL: what a result shows may be read. */
+const NOT_SHOWN =
+  "this agent reads only URLs that a user has written, or that results of tools have shown, as far as its settings let these count";
 const BEGIN_WITHIN_MS = 10_000;
 /** Of a call in all, from its first byte to its last. */
 const CALL_WITHIN_MS = 30_000;
 /** Each may hold a page of 5 MiB, as bytes and as text. */
 const MAX_RUNNING = 64;
 const MAX_OF_SESSION = 16;
+/** Each may hold 10 MiB, as bytes and as base64, until its result is stored. */
+const MAX_PDFS = 8;
 
 export class WebCalls {
   private readonly deps: WebCallsDeps;
   private readonly running = new Map<string, Running>();
+  private pdfs = 0;
 
   constructor(deps: WebCallsDeps) {
     this.deps = deps;
@@ -78,7 +94,9 @@ export class WebCalls {
     if (running !== undefined && running.caller.epoch <= caller.epoch) return running.outcome;
     this.checkRoom(caller.sessionId);
     const ending = new AbortController();
-    const outcome = this.perform(call, ending).finally(() => {
+    const holds = { pdf: false };
+    const outcome = this.perform(call, ending, () => this.holdPdf(holds)).finally(() => {
+      if (holds.pdf) this.pdfs -= 1;
       if (this.running.get(key)?.ending === ending) this.running.delete(key);
     });
     if (running === undefined) this.running.set(key, { caller, outcome, ending });
@@ -107,7 +125,18 @@ export class WebCalls {
       throw new McpRefusal(503, "overloaded_error", "this proxy runs as many calls of web tools as it can");
   }
 
-  private async perform(call: WebCall, ending: AbortController): Promise<void> {
+  private holdPdf(holds: { pdf: boolean }): void {
+    if (this.pdfs >= MAX_PDFS)
+      throw new WebFailure(
+        "too_many_requests",
+        "so many PDFs are being read that there is no room for another now",
+        "too_many_pdfs",
+      );
+    this.pdfs += 1;
+    holds.pdf = true;
+  }
+
+  private async perform(call: WebCall, ending: AbortController, onPdf: () => void): Promise<void> {
     const begun = await this.begin(call);
     if (begun.state === CallState.FINISHED) return;
     const { clock, tracing } = this.deps;
@@ -119,7 +148,7 @@ export class WebCalls {
       "web request",
       { parent: call.trace, kind: "client", attributes },
       async (span) => {
-        const ended = await this.send(begun, hosts, ending);
+        const ended = await this.send(begun, { hosts, onPdf }, ending);
         if (ended instanceof WebFailure) span.end(ended.origin);
         return ended;
       },
@@ -141,10 +170,10 @@ export class WebCalls {
     }
   }
 
-  /** Does not reject: whatever happens is a result. `hosts` gets those that were asked. */
+  /** Does not reject: whatever happens is a result. */
   private async send(
     begun: BeginWebCallResponse,
-    hosts: string[],
+    told: Told,
     ending: AbortController,
   ): Promise<Outcome | WebFailure> {
     const { clock, log } = this.deps;
@@ -155,7 +184,7 @@ export class WebCalls {
     );
     const stop = clock.after(CALL_WITHIN_MS, () => ending.abort(late));
     try {
-      return await this.runTool(begun, hosts, ending.signal);
+      return await this.runTool(begun, told, ending.signal);
     } catch (error) {
       const reason = ending.signal.aborted ? ending.signal.reason : error;
       if (reason instanceof WebFailure) return reason;
@@ -167,8 +196,8 @@ export class WebCalls {
   }
 
   private async runTool(
-    { toolName, input, bounds: toolsets }: BeginWebCallResponse,
-    hosts: string[],
+    { toolName, input, bounds: toolsets, urlNotShown }: BeginWebCallResponse,
+    { hosts, onPdf }: Told,
     signal: AbortSignal,
   ): Promise<Outcome> {
     const { fetchPublic, fetch, provider } = this.deps;
@@ -176,9 +205,10 @@ export class WebCalls {
     if (toolName === WEB_FETCH) {
       if (fetchPublic === undefined)
         throw new WebFailure("unavailable", "this installation has turned it off");
+      if (urlNotShown) throw new WebFailure("url_not_in_prior_context", NOT_SHOWN);
       const onHost = (host: string) => void hosts.push(host);
-      const { text, status } = await fetchPage(fetchPublic, { input, bounds, onHost, signal });
-      return { content: [{ type: "text", text }], status: String(status), searches: 0 };
+      const { content, status } = await fetchPage(fetchPublic, { input, bounds, onHost, onPdf, signal });
+      return { content, status: String(status), searches: 0 };
     }
     if (provider === undefined)
       throw new WebFailure("unavailable", "this installation has no search provider");
@@ -201,7 +231,7 @@ export class WebCalls {
     };
     await step(tracing, "store result", { parent: trace, kind: "client" }, ({ context }) => {
       const options = { deadlineMs: STORE_WITHIN_MS, headers: traceHeaders(context) };
-      return storeResult(this.deps, request, () => credentials.finishWebCall(request, options));
+      return storeResult(this.deps, request, () => finishWebCall(credentials, request, options));
     }).catch((error: unknown) => {
       throw refusalOf(error, "") ?? error;
     });

@@ -80,6 +80,11 @@ test("tools of the web are there once, with lists of hosts of the public interne
   expect(wrongField({ tools: [web({ search: { userLocation: { timezone: "Mars/Phobos" } } })] })).toBe(
     `${field}.search.user_location.timezone`,
   );
+  const at = (userLocation: object) => wrongField({ tools: [web({ search: { userLocation } })] });
+  expect(at({ timezone: "+01:00" })).toBe(`${field}.search.user_location.timezone`);
+  for (const country of ["QQ", "ZZ", "EU"])
+    expect(at({ country })).toBe(`${field}.search.user_location.country`);
+  expect(at({ country: "CH", timezone: "Europe/Zurich" })).toBeUndefined();
 });
 
 test("agents that may be called are named once", () => {

@@ -98,6 +98,7 @@ const POLICY = new Map<string, Callers>([
     finishCall: PROXY,
     beginWebCall: PROXY,
     finishWebCall: PROXY,
+    finishLargeWebCall: PROXY,
   }),
   ...rows(DeploymentService, {
     createDeployment: CLIENT,

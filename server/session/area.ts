@@ -1,4 +1,6 @@
 /** Puts the session area together. */
+
+import { ByteBudget } from "../../kit/byte-budget.ts";
 import { notFound } from "../../kit/errors.ts";
 import type { Logger } from "../../kit/log.ts";
 import { bindService } from "../../kit/rpc/service.ts";
@@ -15,7 +17,6 @@ import type { SessionTrees } from "../ports/session-trees.ts";
 import type { BlobStore } from "../store/blobs.ts";
 import type { HintListener } from "../store/events.ts";
 import type { RetentionStore } from "../store/retention.ts";
-import { ByteBudget } from "./byte-budget.ts";
 import { CheckpointSigner } from "./checkpoint-signer.ts";
 import { newSession } from "./creation.ts";
 import { GivenFiles } from "./given-files.ts";

@@ -2,11 +2,12 @@
  * Files that clients name as the source of an image or a document. Their bytes are put beside the event, for brains: the log
  * stands by itself whatever becomes of the file, and its forks have them too. The payload stays as it was sent.
  */
+
+import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "../../kit/byte-budget.ts";
 import { invalidField } from "../../kit/errors.ts";
 import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import type { FileAttachments } from "../ports/files.ts";
 import type { NewEvent } from "../store/events.ts";
-import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "./byte-budget.ts";
 import { type GivenContent, givenContent } from "./given-content.ts";
 import { checkSize } from "./rules.ts";
 

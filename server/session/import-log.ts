@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { create, fromJson, toJsonString } from "@bufbuild/protobuf";
 import { createValidator } from "@bufbuild/protovalidate";
+import type { ByteBudget } from "../../kit/byte-budget.ts";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { invalidField, isTendonError, TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
@@ -25,7 +26,6 @@ import type { Principal } from "../ports/principal.ts";
 import type { CopiedEvent, LogCopyStore } from "../store/log-copies.ts";
 import { LogFold } from "../store/log-fold.ts";
 import type { ChangedSession } from "../store/sessions.ts";
-import type { ByteBudget } from "./byte-budget.ts";
 import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
 import { checkImported } from "./rules.ts";

@@ -1,4 +1,5 @@
 /** Puts the pieces of large events together. */
+import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "../../kit/byte-budget.ts";
 import { invalidField } from "../../kit/errors.ts";
 import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import {
@@ -7,7 +8,6 @@ import {
   EventText,
   type EventTextPiece,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "./byte-budget.ts";
 
 /** What a caller sends, piece by piece; `close` gives the memory back. */
 export class LargeEvents {

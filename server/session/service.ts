@@ -1,5 +1,6 @@
 /** SessionService: parse → decide → store → answer. */
 import { create } from "@bufbuild/protobuf";
+import type { ByteBudget } from "../../kit/byte-budget.ts";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
 import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
@@ -45,7 +46,6 @@ import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } fro
 import type { ThreadStore } from "../store/threads.ts";
 import type { WorkStore } from "../store/work.ts";
 import { changedAgent } from "./agent-change.ts";
-import type { ByteBudget } from "./byte-budget.ts";
 import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
 import { emitEvents, traceParentOf } from "./emit-events.ts";
 import { toEventMessage } from "./event-message.ts";

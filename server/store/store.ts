@@ -34,6 +34,7 @@ import type { RequestIdStore } from "./request-ids.ts";
 import type { RetentionStore } from "./retention.ts";
 import type { SessionResourceStore } from "./session-resources.ts";
 import type { SessionStore } from "./sessions.ts";
+import type { ShownTextStore } from "./shown-texts.ts";
 import type { SkillStore } from "./skills.ts";
 import type { ThreadStore } from "./threads.ts";
 import type { VaultStore } from "./vaults.ts";
@@ -67,6 +68,7 @@ export interface Store {
   readonly leases: LeaseStore;
   readonly logCopies: LogCopyStore;
   readonly mcpCalls: McpCallStore;
+  readonly shownTexts: ShownTextStore;
   readonly memories: MemoriesStore;
   readonly memoryStores: MemoryStoreStore;
   readonly outcomes: OutcomeStore;

@@ -18,7 +18,7 @@ export type VaultAreaDeps = Omit<VaultDeps, "sealing"> &
 /** The record of calls of MCP servers and of web tools. */
 export type RecordedCalls = Pick<
   ServiceImplementation<typeof CredentialService>,
-  "resolveMcpServer" | "beginCall" | "finishCall" | "beginWebCall" | "finishWebCall"
+  "resolveMcpServer" | "beginCall" | "finishCall" | "beginWebCall" | "finishWebCall" | "finishLargeWebCall"
 >;
 
 export interface VaultArea extends Area {
@@ -40,6 +40,7 @@ export function createVaultArea(deps: VaultAreaDeps): VaultArea {
     finishCall: (request, context) => calls.finishCall(request, context),
     beginWebCall: (request, context) => calls.beginWebCall(request, context),
     finishWebCall: (request, context) => calls.finishWebCall(request, context),
+    finishLargeWebCall: (requests, context) => calls.finishLargeWebCall(requests, context),
   };
   return {
     name: "vault",
@@ -58,6 +59,7 @@ const NO_CALLS: RecordedCalls = {
   finishCall: () => Promise.reject(notBuilt()),
   beginWebCall: () => Promise.reject(notBuilt()),
   finishWebCall: () => Promise.reject(notBuilt()),
+  finishLargeWebCall: () => Promise.reject(notBuilt()),
 };
 
 function notBuilt(): TendonError {

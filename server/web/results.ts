@@ -9,6 +9,7 @@ const SEARCH_NANO_USD = 10_000_000;
 /** When that was last compared with its source. */
 const PRICES_OF = "2026-11-30";
 const MAX_BLOCKS = 100;
+const BASE64 = /^[A-Za-z0-9+/]+={0,2}$/;
 
 /** Undefined for what no model could be shown. */
 export function parseContent(text: string): Block[] | undefined {
@@ -26,8 +27,16 @@ function isBlock(value: unknown): value is Block {
   if (typeof value !== "object" || value === null) return false;
   const { type, text, source, title, content } = value as Block;
   if (type === "text") return typeof text === "string" && text.trim() !== "";
+  if (type === "document") return isPdfSource(source) && typeof title === "string" && title.trim() !== "";
   const isResult = type === "search_result" && typeof source === "string" && typeof title === "string";
   return isResult && Array.isArray(content) && content.every(isBlock);
+}
+
+function isPdfSource(source: unknown): boolean {
+  if (typeof source !== "object" || source === null) return false;
+  const { type, media_type: mediaType, data } = source as Block;
+  const isPdf = type === "base64" && mediaType === "application/pdf";
+  return isPdf && typeof data === "string" && data.length % 4 === 0 && BASE64.test(data);
 }
 
 export interface WebOutcome {

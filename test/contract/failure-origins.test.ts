@@ -288,6 +288,16 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       () => [webFailure({ part: "proxy", reason: "URL_NOT_ALLOWED" })],
       ["proxy URL_NOT_ALLOWED"],
     ],
+    [
+      "a URL that was not shown",
+      () => [webFailure({ part: "proxy", reason: "URL_NOT_IN_PRIOR_CONTEXT" })],
+      ["proxy URL_NOT_IN_PRIOR_CONTEXT"],
+    ],
+    [
+      "a PDF that is too large",
+      () => [webFailure({ part: "upstream", reason: "CONTENT_TOO_LARGE" })],
+      ["upstream CONTENT_TOO_LARGE"],
+    ],
   ],
   "server/store/worker-calls.ts": [
     [

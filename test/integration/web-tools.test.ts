@@ -228,17 +228,15 @@ describe("web_fetch", () => {
   test("says plainly what it does not read, and what a page that is not there says", async () => {
     page(
       HOST,
-      "/a.pdf",
+      "/a.png",
       (_, response) =>
-        void response
-          .writeHead(200, { "content-type": "application/pdf", "content-length": "4" })
-          .end("%PDF"),
+        void response.writeHead(200, { "content-type": "image/png", "content-length": "4" }).end("none"),
     );
     page(HOST, "/blob", (_, response) => void response.writeHead(200).end(Buffer.from([1, 0, 2])));
-    expect(textOf(await read(`http://${HOST}/a.pdf`))).toBe(
-      `unsupported_content_type: http://${HOST}/a.pdf is no text but application/pdf, 4 bytes; PDFs, images and other binary files are not read`,
+    expect(textOf(await read(`http://${HOST}/a.png`))).toBe(
+      `unsupported_content_type: http://${HOST}/a.png is no text and no PDF but image/png, 4 bytes; images and other binary files are not read`,
     );
-    expect(textOf(await read(`http://${HOST}/blob`))).toMatch(/is no text but binary/);
+    expect(textOf(await read(`http://${HOST}/blob`))).toMatch(/is no text and no PDF but binary/);
     expect(textOf(await read(`http://${HOST}/none`))).toBe(
       `url_not_accessible: http://${HOST}/none answered with status 404:\nthere is no such page`,
     );

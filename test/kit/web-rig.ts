@@ -17,7 +17,7 @@ import { systemClock } from "../../kit/clock.ts";
 import { newId } from "../../kit/ids.ts";
 import { loadOrCreateKeyFile } from "../../kit/sign/key-file.ts";
 import { SESSION_TOKEN_AUDIENCE, signToken } from "../../kit/sign/token.ts";
-import type { WebToolsetSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
+import type { ToolSchema, WebToolsetSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -107,6 +107,8 @@ export interface WebSession {
   /** Uses and posts; gives the payload of the result. */
   call(name: string, input: object): Promise<WebResult>;
   result(toolUseId: string): Promise<WebResult | undefined>;
+  /** Appends an event of the session's brain; gives its id. */
+  brainSays(type: string, payload: object): Promise<string>;
   /** A token of a newer brain. */
   taken(): Promise<string>;
   /** As a proxy that dies after it has begun a call. */
@@ -123,7 +125,10 @@ export interface WebResult {
 export interface WebRig {
   readonly vault: VaultRig;
   readonly proxy: TestProxy;
-  newSession(toolset?: MessageInitShape<typeof WebToolsetSchema>): Promise<WebSession>;
+  newSession(
+    toolset?: MessageInitShape<typeof WebToolsetSchema>,
+    more?: readonly MessageInitShape<typeof ToolSchema>[],
+  ): Promise<WebSession>;
   stop(): Promise<void>;
 }
 
@@ -160,8 +165,9 @@ export async function startWebRig(
   return {
     vault,
     proxy,
-    async newSession(toolset = {}) {
-      const spec = { name: "reader", tools: [{ kind: { case: "webToolset" as const, value: toolset } }] };
+    async newSession(toolset = {}, more = []) {
+      const web = { kind: { case: "webToolset" as const, value: toolset } };
+      const spec = { name: "reader", tools: [web, ...more] };
       const { agent } = await vault.server.client(AgentService, vault.home.key).createAgent({ spec });
       const { session } = await vault.home.sessions.createSession({ agentId: agent!.id });
       const id = session!.id;
@@ -171,15 +177,12 @@ export async function startWebRig(
         id,
         token,
         async uses(name, input, more = {}) {
+          const use = { name, runs_in: "proxy", input, evaluated_permission: "allow", ...more };
+          return made.brainSays("agent.tool_use", use);
+        },
+        async brainSays(type, payload) {
           const eventId = newId("event");
-          const payload = JSON.stringify({
-            name,
-            runs_in: "proxy",
-            input,
-            evaluated_permission: "allow",
-            ...more,
-          });
-          const events = [{ id: eventId, type: "agent.tool_use", payload }];
+          const events = [{ id: eventId, type, payload: JSON.stringify(payload) }];
           await harness.emitEvents({ sessionId: id, lease: await leaseOf(id), events });
           return eventId;
         },

@@ -2,10 +2,13 @@
  * What a block of a request costs, before the model has said so (pure). A weight is a number of bytes of text; how many
  * tokens that is shows in the usage that the model reports. Images and documents weigh what they usually cost.
  */
-import { isObject } from "../../event-payload.ts";
+import { pageCountOf } from "../../../kit/web/page-count.ts";
+import { isObject, stringOf } from "../../event-payload.ts";
 
 const IMAGE_WEIGHT = 6_000;
-/** A page of a document has many more bytes than its tokens' text would have. */
+/** Of a page, which a model is shown as text and as an image. */
+const PAGE_WEIGHT = 7_000;
+/** Where nobody says how many pages there are: a document has many more bytes than its tokens' text would have. */
 const DOCUMENT_SHARE = 0.1;
 
 export function blockWeight(block: string): number {
@@ -26,7 +29,9 @@ function valueWeight(value: unknown): number {
   const { type, source } = value;
   if (isObject(source) && source.type === "base64") {
     const bytes = typeof source.data === "string" ? source.data.length : 0;
-    return type === "image" ? IMAGE_WEIGHT : Math.max(IMAGE_WEIGHT, bytes * DOCUMENT_SHARE);
+    if (type === "image") return IMAGE_WEIGHT;
+    const pages = pageCountOf(stringOf(value.context));
+    return pages === undefined ? Math.max(IMAGE_WEIGHT, bytes * DOCUMENT_SHARE) : pages * PAGE_WEIGHT;
   }
   return Object.entries(value).reduce((sum, [name, inner]) => sum + name.length + 4 + valueWeight(inner), 2);
 }

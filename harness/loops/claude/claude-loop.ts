@@ -1,6 +1,7 @@
 /** The loop on the Messages API: plans a request from the log, streams the answer, proposes what is in it. */
 import type { Clock } from "../../../kit/clock.ts";
 import type { Loop, LoopOutcome, LoopTurn, ModelFailure, ProposedResponse } from "../loop.ts";
+import { hasDocuments } from "./documents.ts";
 import { type ClaudeSettings, claudeSettings, SettingsInvalid } from "./loop-settings.ts";
 import { type ModelClient, ModelFailed } from "./model-client.ts";
 import { ModelWindows } from "./model-windows.ts";
@@ -44,7 +45,8 @@ class ClaudeLoop {
       const parts = requestParts({ agent, tools, history, defaultModel: this.defaultModel });
       const next = await this.next(parts, settings);
       if (next.kind === "change") return { kind: "context_changed", change: next.change };
-      return await this.ask(next, settings, turn, signal);
+      const outcome = await this.ask(next, turn, signal);
+      return outcome instanceof ModelFailed ? failedOutcome(outcome, parts, settings) : outcome;
     } catch (error) {
       if (error instanceof SettingsInvalid) return { kind: "failed", failure: unusable(error) };
       if (error instanceof BrokenAnswer && !signal.aborted) return { kind: "failed", failure: broken(error) };
@@ -61,18 +63,15 @@ class ClaudeLoop {
 
   private async ask(
     next: Exclude<NextRequest, { kind: "change" }>,
-    { compact }: ClaudeSettings,
     turn: LoopTurn,
     signal: AbortSignal,
-  ): Promise<LoopOutcome> {
+  ): Promise<LoopOutcome | ModelFailed> {
     try {
       const response = await this.answer(next.request, next.kind === "ask", turn, signal);
       return next.kind === "ask" ? { kind: "response", response } : summarised(next, response);
     } catch (error) {
-      if (!(error instanceof ModelFailed)) throw error;
-      const { failure, tooLong } = error;
-      if (tooLong === undefined || compact === undefined) return { kind: "failed", failure };
-      return { kind: "failed", failure: goesOnShorter(failure, tooLong.limitTokens) };
+      if (error instanceof ModelFailed) return error;
+      throw error;
     }
   }
 
@@ -109,13 +108,28 @@ function summarised(
   return { kind: "failed", failure: { ...failed(message), used, note, isRetriedAtOnce: true } };
 }
 
-/** The next attempt asks for less, and the one after the last gets an extract. */
-function goesOnShorter(failure: ModelFailure, limitTokens: number | undefined): ModelFailure {
-  const note: FailureNote = {
+/** Where something can be left out, the next attempt asks for less, and the one after the last gets an extract. */
+function failedOutcome(
+  { failure, tooLong, documents }: ModelFailed,
+  { built }: RequestParts,
+  { compact }: ClaudeSettings,
+): LoopOutcome {
+  if (documents !== undefined && hasDocuments(built))
+    return goesOn(failure, { kind: "documents_refused", why: documents });
+  if (tooLong === undefined || (compact === undefined && !hasDocuments(built)))
+    return { kind: "failed", failure };
+  const { limitTokens } = tooLong;
+  return goesOn(failure, {
     kind: "prompt_too_long",
     ...(limitTokens !== undefined && { limit_tokens: limitTokens }),
+  });
+}
+
+function goesOn(failure: ModelFailure, note: FailureNote): LoopOutcome {
+  return {
+    kind: "failed",
+    failure: { ...failure, maxAttempts: Number.POSITIVE_INFINITY, note, isRetriedAtOnce: true },
   };
-  return { ...failure, maxAttempts: Number.POSITIVE_INFINITY, note, isRetriedAtOnce: true };
 }
 
 function broken(error: BrokenAnswer): ModelFailure {

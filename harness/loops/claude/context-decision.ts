@@ -23,7 +23,15 @@ export interface CompactDecision {
   readonly madeBy: "model" | "harness";
 }
 
-export type ContextDecision = TrimDecision | CompactDecision;
+/** A line stands in place of some documents, which are counted from 0 in the order of the messages; `to` is not among them. */
+export interface DocumentsDecision {
+  readonly kind: "documents";
+  readonly from: number;
+  readonly to: number;
+  readonly why: "unreadable" | "room";
+}
+
+export type ContextDecision = TrimDecision | CompactDecision | DocumentsDecision;
 
 export function changeOf(decision: ContextDecision, tokensBefore: number): ContextChange {
   const estimated_tokens_before = Math.round(tokensBefore);
@@ -33,6 +41,14 @@ export function changeOf(decision: ContextDecision, tokensBefore: number): Conte
       kind: "results_trimmed",
       payload: { before_position: beforePosition, estimated_tokens_before },
       internal: { v: 1, trim: { before_position: beforePosition, keep_chars: keepChars } },
+    };
+  }
+  if (decision.kind === "documents") {
+    const { from, to, why } = decision;
+    return {
+      kind: "documents_left_out",
+      payload: { documents: to - from, why, estimated_tokens_before },
+      internal: { v: 1, documents: { from, to, why } },
     };
   }
   const { keepFrom, summary, madeBy } = decision;
@@ -45,11 +61,18 @@ export function changeOf(decision: ContextDecision, tokensBefore: number): Conte
 
 /** Undefined for what this loop has not decided, or not in a way that it knows. */
 export function decisionOf(event: Event): ContextDecision | undefined {
-  const { v, trim, compact } = parseObject(event.internal) as Record<string, Record<string, unknown>>;
+  const { v, trim, compact, documents } = parseObject(event.internal) as Record<
+    string,
+    Record<string, unknown>
+  >;
   if (v !== (1 as unknown)) return undefined;
   if (trim !== undefined) {
     const { before_position, keep_chars } = trim;
     return { kind: "trim", beforePosition: countOf(before_position), keepChars: countOf(keep_chars) };
+  }
+  if (documents !== undefined) {
+    const why = documents.why === "unreadable" ? "unreadable" : "room";
+    return { kind: "documents", from: countOf(documents.from), to: countOf(documents.to), why };
   }
   const summary = stringOf(compact?.summary);
   if (compact === undefined || summary === "") return undefined;

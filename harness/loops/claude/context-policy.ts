@@ -3,7 +3,9 @@
  * what then still grows too large is summarised. Sizes are estimates, so a request that the model API refuses as too long
  * counts for more than they do.
  */
-import type { TrimDecision } from "./context-decision.ts";
+import { blockWeight } from "./block-weight.ts";
+import type { DocumentsDecision, TrimDecision } from "./context-decision.ts";
+import { documentsStep, hasNewDocuments } from "./documents.ts";
 import type { History } from "./history.ts";
 import type { ClaudeSettings, TrimSettings } from "./loop-settings.ts";
 import { messageWeight } from "./message-list.ts";
@@ -21,6 +23,7 @@ export interface ContextSize {
 /** `wholeTalk`: the summary is asked for at the end of the talk itself, which the cache knows; else over a transcript. */
 export type ContextStep =
   | TrimDecision
+  | DocumentsDecision
   | {
       readonly kind: "summarise";
       readonly keepFrom: number;
@@ -71,6 +74,8 @@ export function contextStep(
   size: ContextSize,
   { trim, compact }: ClaudeSettings,
 ): ContextStep | undefined {
+  const documents = documentsStep(history);
+  if (documents !== undefined) return documents;
   const { tokens, windowTokens, tokensPerByte, answerTokens } = size;
   const { tooLong, noSummary } = history.trouble;
   const isRefused = tooLong > 0 || noSummary > 0;
@@ -83,6 +88,8 @@ export function contextStep(
   if (compact === undefined) return undefined;
   const isWorthwhile = history.weight * tokensPerByte > windowTokens * WORTHWHILE_SHARE;
   if (!isRefused && !(isFull && isWorthwhile)) return undefined;
+  // What a document costs is a guess until a model has read it, and a summary made before that would lose it.
+  if (!isRefused && hasNewDocuments(history)) return undefined;
   const keepBytes = (windowTokens * compact.keepPercent) / 100 / tokensPerByte;
   return compactStep(history, size, keepBytes);
 }
@@ -146,5 +153,5 @@ function trimStep(history: History, size: ContextSize, trim: TrimSettings): Trim
 }
 
 function bytesOf({ place }: PlacedResult): number {
-  return Buffer.byteLength(place.message.blocks[place.block]!);
+  return blockWeight(place.message.blocks[place.block]!);
 }

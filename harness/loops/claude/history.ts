@@ -24,6 +24,7 @@ import {
 import { handedOverNote, lostNote } from "../hand-notes.ts";
 import { isBlank, jsonText, textBlock } from "./blocks.ts";
 import { type ContextDecision, decisionOf } from "./context-decision.ts";
+import { leaveOutDocuments } from "./documents.ts";
 import { type BlockPlace, type HistoryMessage, MessageList } from "./message-list.ts";
 import { type RequestTrouble, TroubleCount } from "./request-trouble.ts";
 import { spokenBlocks } from "./spoken-blocks.ts";
@@ -254,6 +255,9 @@ class HistoryBuilder {
   private change(decision: ContextDecision | undefined): void {
     if (decision?.kind === "trim") this.trim(decision.beforePosition, decision.keepChars);
     if (decision?.kind === "compact") this.compact(decision.keepFrom, decision.summary);
+    if (decision?.kind !== "documents") return;
+    leaveOutDocuments(this.list, decision);
+    this.trouble.documentsLeftOut();
   }
 
   private trim(beforePosition: number, keepChars: number): void {

@@ -5,6 +5,7 @@
 import Anthropic, { APIConnectionError, APIConnectionTimeoutError, APIError } from "@anthropic-ai/sdk";
 import type { Clock } from "../../../kit/clock.ts";
 import type { ModelFailure } from "../loop.ts";
+import type { DocumentTrouble } from "./documents.ts";
 import type { ModelFetch } from "./model-fetch.ts";
 
 /** Events as the API streams them; readers take what they know. */
@@ -26,11 +27,14 @@ export class ModelFailed extends Error {
   readonly failure: ModelFailure;
   /** The request does not fit into the model's window, which holds so many tokens, as far as that was said. */
   readonly tooLong: { readonly limitTokens: number | undefined } | undefined;
+  /** It was refused for a document that it holds, or for all of them together. */
+  readonly documents: DocumentTrouble | undefined;
 
-  constructor(failure: ModelFailure, tooLong: ModelFailed["tooLong"]) {
+  constructor(failure: ModelFailure, { tooLong, documents }: Pick<ModelFailed, "tooLong" | "documents">) {
     super(failure.message);
     this.failure = failure;
     this.tooLong = tooLong;
+    this.documents = documents;
   }
 }
 
@@ -82,7 +86,7 @@ export class ModelClient {
     } catch (error) {
       signal.throwIfAborted();
       const cause = silence.signal.aborted ? "silent" : error;
-      throw new ModelFailed(this.failureOf(cause, began), began ? undefined : tooLong(cause));
+      throw new ModelFailed(this.failureOf(cause, began), began ? NO_REASON : refusalReason(cause));
     } finally {
       silence.stop();
     }
@@ -164,15 +168,26 @@ export class ModelClient {
 const TOO_LONG =
   /prompt is too long|exceeds? (the )?(model's )?(maximum )?context|context (window|limit|length)|input is too long|too many (input )?tokens/i;
 
-function tooLong(error: unknown): ModelFailed["tooLong"] {
-  if (!(error instanceof APIError)) return undefined;
-  if (error.status === 413) return { limitTokens: undefined };
-  if (error.status !== 400 && error.status !== 422) return undefined;
+/** "… pdf.source.base64.data: A maximum of 100 PDF pages may be provided.", "The PDF specified was not valid." */
+const OF_DOCUMENTS = /\b(pdf|document)s?\b/i;
+const OF_PAGES = /\bpages\b/i;
+
+type Reason = Pick<ModelFailed, "tooLong" | "documents">;
+
+const NO_REASON: Reason = { tooLong: undefined, documents: undefined };
+
+function refusalReason(error: unknown): Reason {
+  if (!(error instanceof APIError)) return NO_REASON;
+  if (error.status === 413) return { ...NO_REASON, tooLong: { limitTokens: undefined } };
+  if (error.status !== 400 && error.status !== 422) return NO_REASON;
   const said = `${error.apiMessage ?? ""} ${error.message}`;
-  if (!TOO_LONG.test(said)) return undefined;
+  if (!TOO_LONG.test(said)) {
+    const documents = OF_PAGES.test(said) ? "pages" : "unreadable";
+    return OF_DOCUMENTS.test(said) ? { ...NO_REASON, documents } : NO_REASON;
+  }
   // "… 219898 tokens > 200000 maximum", "… 187254 + 20000 > 204798, decrease …"
   const limit = Number(/> ?([1-9]\d{2,11})\b/.exec(said)?.[1]);
-  return { limitTokens: Number.isFinite(limit) ? limit : undefined };
+  return { ...NO_REASON, tooLong: { limitTokens: Number.isFinite(limit) ? limit : undefined } };
 }
 
 /** Aborts its signal when nothing was heard for too long. */

@@ -63,5 +63,6 @@ describe("what a block weighs", () => {
     expect(blockWeight(JSON.stringify(result))).toBeLessThan(12_200);
     const document = { type: "document", source: { type: "base64", media_type: "application/pdf", data } };
     expect(blockWeight(JSON.stringify(document))).toBe(100_000);
+    expect(blockWeight(JSON.stringify({ ...document, context: "3 pages" }))).toBe(21_000);
   });
 });

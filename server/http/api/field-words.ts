@@ -68,6 +68,7 @@ const ENDS: Words = [
   [/\.checkout\.(?:branch|tag)$/, ".checkout.name"],
   [/\.checkout\.commit$/, ".checkout.sha"],
   [/(^|\.)time_zone$/, "$1timezone"],
+  [/(\.url_sources\.\w+)\.names(?=\[|$)/, "$1.tools"],
 ];
 
 /** What follows in messages about several fields. */

@@ -32,6 +32,7 @@ import { createRequestIdStore } from "./request-ids.ts";
 import { createRetentionStore } from "./retention.ts";
 import { createSessionResourceStore } from "./session-resources.ts";
 import { createSessionStore } from "./sessions.ts";
+import { createShownTextStore } from "./shown-texts.ts";
 import { createSkillStore } from "./skills.ts";
 import { createThreadStore } from "./threads.ts";
 import { createVaultStore } from "./vaults.ts";
@@ -71,6 +72,7 @@ export function createPostgresStore(pool: Pool): Store {
     leases: createLeaseStore(pool),
     logCopies: createLogCopyStore(pool),
     mcpCalls: createMcpCallStore(pool),
+    shownTexts: createShownTextStore(pool),
     memories: createMemoriesStore(pool),
     memoryStores: createMemoryStoreStore(pool),
     outcomes: createOutcomeStore(pool),

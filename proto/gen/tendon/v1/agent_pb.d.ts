@@ -616,11 +616,18 @@ export declare type WebFetch = Message<"tendon.v1.WebFetch"> & {
 
   /**
    * About how many tokens of a page's text the model is shown, at four characters a token; 0 means as many as fit into a
-   * result.
+   * result. PDFs are shown whole.
    *
    * @generated from field: int32 max_content_tokens = 3;
    */
   maxContentTokens: number;
+
+  /**
+   * Set: only URLs are read that the conversation has shown to the model already, and these sources alone count. Unset: any.
+   *
+   * @generated from field: tendon.v1.UrlSources url_sources = 4;
+   */
+  urlSources?: UrlSources | undefined;
 };
 
 /**
@@ -628,6 +635,68 @@ export declare type WebFetch = Message<"tendon.v1.WebFetch"> & {
  * Use `create(WebFetchSchema)` to create a new message.
  */
 export declare const WebFetchSchema: GenMessage<WebFetch>;
+
+/**
+ * What may show a URL that `web_fetch` is then let read: text of the session's log and, for a thread, of the logs of the
+ * sessions above it. Not all three may be none.
+ *
+ * @generated from message tendon.v1.UrlSources
+ */
+export declare type UrlSources = Message<"tendon.v1.UrlSources"> & {
+  /**
+   * Results of custom tools that are no errors; each named tool is a custom tool of the same agent. Unset: of all.
+   *
+   * @generated from field: tendon.v1.UrlSourceTools client_tool_results = 1;
+   */
+  clientToolResults?: UrlSourceTools | undefined;
+
+  /**
+   * Results of `web_search` and `web_fetch` that are no errors. Unset: of both.
+   *
+   * @generated from field: tendon.v1.UrlSourceTools server_tool_results = 2;
+   */
+  serverToolResults?: UrlSourceTools | undefined;
+
+  /**
+   * Whether what users have written counts: ALL or NONE. Unset: it does.
+   *
+   * @generated from field: tendon.v1.UrlSourceRule user_input = 3;
+   */
+  userInput: UrlSourceRule;
+};
+
+/**
+ * Describes the message tendon.v1.UrlSources.
+ * Use `create(UrlSourcesSchema)` to create a new message.
+ */
+export declare const UrlSourcesSchema: GenMessage<UrlSources>;
+
+/**
+ * Whose results count.
+ *
+ * @generated from message tendon.v1.UrlSourceTools
+ */
+export declare type UrlSourceTools = Message<"tendon.v1.UrlSourceTools"> & {
+  /**
+   * Which of all.
+   *
+   * @generated from field: tendon.v1.UrlSourceRule rule = 1;
+   */
+  rule: UrlSourceRule;
+
+  /**
+   * Names of tools for ONLY and EXCEPT, each once; else none.
+   *
+   * @generated from field: repeated string names = 2;
+   */
+  names: string[];
+};
+
+/**
+ * Describes the message tendon.v1.UrlSourceTools.
+ * Use `create(UrlSourceToolsSchema)` to create a new message.
+ */
+export declare const UrlSourceToolsSchema: GenMessage<UrlSourceTools>;
 
 /**
  * What `web_search` may find. A thread's calls are bounded by the agents above it, too.
@@ -882,6 +951,53 @@ export enum QueuedMessages {
  * Describes the enum tendon.v1.QueuedMessages.
  */
 export declare const QueuedMessagesSchema: GenEnum<QueuedMessages>;
+
+/**
+ * Which tools' results count.
+ *
+ * @generated from enum tendon.v1.UrlSourceRule
+ */
+export enum UrlSourceRule {
+  /**
+   * Same as all.
+   *
+   * @generated from enum value: URL_SOURCE_RULE_UNSPECIFIED = 0;
+   */
+  UNSPECIFIED = 0,
+
+  /**
+   * Every tool's.
+   *
+   * @generated from enum value: URL_SOURCE_RULE_ALL = 1;
+   */
+  ALL = 1,
+
+  /**
+   * No tool's.
+   *
+   * @generated from enum value: URL_SOURCE_RULE_NONE = 2;
+   */
+  NONE = 2,
+
+  /**
+   * Those of the named tools.
+   *
+   * @generated from enum value: URL_SOURCE_RULE_ONLY = 3;
+   */
+  ONLY = 3,
+
+  /**
+   * Those of all but the named tools.
+   *
+   * @generated from enum value: URL_SOURCE_RULE_EXCEPT = 4;
+   */
+  EXCEPT = 4,
+}
+
+/**
+ * Describes the enum tendon.v1.UrlSourceRule.
+ */
+export declare const UrlSourceRuleSchema: GenEnum<UrlSourceRule>;
 
 /**
  * A word on a call.

@@ -760,6 +760,14 @@ export declare type BeginWebCallResponse = Message<"tendon.v1.BeginWebCallRespon
    * @generated from field: repeated tendon.v1.WebToolset bounds = 4;
    */
   bounds: WebToolset[];
+
+  /**
+   * Set for a call of `web_fetch` whose URL none of the sources has shown to which `bounds` limit it (WebFetch.url_sources):
+   * nothing is to be sent.
+   *
+   * @generated from field: bool url_not_shown = 5;
+   */
+  urlNotShown: boolean;
 };
 
 /**
@@ -789,7 +797,8 @@ export declare type FinishWebCallRequest = Message<"tendon.v1.FinishWebCallReque
   toolUseId: string;
 
   /**
-   * Content blocks for the model: JSON text of a list of `text` and `search_result` blocks.
+   * Content blocks for the model: JSON text of a list of `text` and `search_result` blocks, and of `document` blocks with a
+   * PDF in base64. Empty in the first message of FinishLargeWebCall.
    *
    * @generated from field: string content = 3;
    */
@@ -864,6 +873,79 @@ export declare type FinishWebCallResponse = Message<"tendon.v1.FinishWebCallResp
  * Use `create(FinishWebCallResponseSchema)` to create a new message.
  */
 export declare const FinishWebCallResponseSchema: GenMessage<FinishWebCallResponse>;
+
+/**
+ * A part of a large result.
+ *
+ * @generated from message tendon.v1.FinishLargeWebCallRequest
+ */
+export declare type FinishLargeWebCallRequest = Message<"tendon.v1.FinishLargeWebCallRequest"> & {
+  /**
+   * What it is.
+   *
+   * @generated from oneof tendon.v1.FinishLargeWebCallRequest.kind
+   */
+  kind: {
+    /**
+     * The first message: the result, without its content.
+     *
+     * @generated from field: tendon.v1.FinishWebCallRequest request = 1;
+     */
+    value: FinishWebCallRequest;
+    case: "request";
+  } | {
+    /**
+     * Then pieces of the content, in order: bytes of UTF-8, at most 1 MiB; a piece may end inside a character.
+     *
+     * @generated from field: bytes piece = 2;
+     */
+    value: Uint8Array;
+    case: "piece";
+  } | {
+    /**
+     * The last message: everything was sent. A call that is given up can look as if its requests had ended well, so without
+     * this nothing is stored.
+     *
+     * @generated from field: tendon.v1.LargeWebCallEnd end = 3;
+     */
+    value: LargeWebCallEnd;
+    case: "end";
+  } | { case: undefined; value?: undefined };
+};
+
+/**
+ * Describes the message tendon.v1.FinishLargeWebCallRequest.
+ * Use `create(FinishLargeWebCallRequestSchema)` to create a new message.
+ */
+export declare const FinishLargeWebCallRequestSchema: GenMessage<FinishLargeWebCallRequest>;
+
+/**
+ * Says that the whole content was sent.
+ *
+ * @generated from message tendon.v1.LargeWebCallEnd
+ */
+export declare type LargeWebCallEnd = Message<"tendon.v1.LargeWebCallEnd"> & {
+};
+
+/**
+ * Describes the message tendon.v1.LargeWebCallEnd.
+ * Use `create(LargeWebCallEndSchema)` to create a new message.
+ */
+export declare const LargeWebCallEndSchema: GenMessage<LargeWebCallEnd>;
+
+/**
+ * The result is stored.
+ *
+ * @generated from message tendon.v1.FinishLargeWebCallResponse
+ */
+export declare type FinishLargeWebCallResponse = Message<"tendon.v1.FinishLargeWebCallResponse"> & {
+};
+
+/**
+ * Describes the message tendon.v1.FinishLargeWebCallResponse.
+ * Use `create(FinishLargeWebCallResponseSchema)` to create a new message.
+ */
+export declare const FinishLargeWebCallResponseSchema: GenMessage<FinishLargeWebCallResponse>;
 
 /**
  * What a credential is wanted for.
@@ -1171,6 +1253,22 @@ export declare const CredentialService: GenService<{
     methodKind: "unary";
     input: typeof FinishWebCallRequestSchema;
     output: typeof FinishWebCallResponseSchema;
+  },
+  /**
+   * FinishWebCall for a result whose content does not fit into one message: the request, then its content in pieces, then
+   * the end. The server stores it when that has come; a stream that breaks before leaves nothing.
+   *
+   * Effect: that of FinishWebCall with the content put together, at most 16 MiB.
+   * Idempotency: that of FinishWebCall.
+   * Fails: as FinishWebCall; MESSAGE_TOO_LARGE, UNAVAILABLE while too many bytes are on their way to this server.
+   * Callers: proxy.
+   *
+   * @generated from rpc tendon.v1.CredentialService.FinishLargeWebCall
+   */
+  finishLargeWebCall: {
+    methodKind: "client_streaming";
+    input: typeof FinishLargeWebCallRequestSchema;
+    output: typeof FinishLargeWebCallResponseSchema;
   },
 }>;
 

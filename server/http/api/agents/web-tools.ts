@@ -13,6 +13,7 @@ import type {
   WebToolsetSchema,
 } from "../../../../proto/gen/tendon/v1/agent_pb.js";
 import type { Fields } from "../fields.ts";
+import { urlSourcesJson, urlSourcesOf } from "./url-sources.ts";
 
 type Init<M> = Extract<M, { $typeName?: never }>;
 type ToolsetInit = Init<MessageInitShape<typeof WebToolsetSchema>>;
@@ -25,10 +26,13 @@ export function isWebTool(name: string): boolean {
 export function webSettingsOf(configs: readonly Fields[]): Pick<ToolsetInit, "fetch" | "search"> {
   const of = (name: string) => configs.find((config) => config.text("name") === name);
   const [fetch, search] = [of(WEB_FETCH), of(WEB_SEARCH)];
-  if (fetch !== undefined) refuseSources(fetch);
   return {
     ...(fetch && {
-      fetch: { ...domainsOf(fetch), maxContentTokens: fetch.integer("max_content_tokens") ?? 0 },
+      fetch: {
+        ...domainsOf(fetch),
+        maxContentTokens: fetch.integer("max_content_tokens") ?? 0,
+        ...urlSourcesOf(fetch),
+      },
     }),
     ...(search && { search: { ...domainsOf(search), ...locationOf(search) } }),
   };
@@ -68,22 +72,10 @@ function locationOf(config: Fields) {
   return { userLocation: { city: city!, region: region!, country: country!, timezone: timezone! } };
 }
 
-/** Where URLs may come from is not looked at, so nobody is left to think that it were. */
-function refuseSources(config: Fields): void {
-  const sources = config.object("url_sources");
-  if (sources === undefined) return;
-  sources.only("client_tool_results", "server_tool_results", "user_input");
-  for (const name of Object.keys(sources.value)) {
-    const said = sources.value[name];
-    const word = typeof said === "object" && said !== null ? (said as { type?: unknown }).type : said;
-    if (word !== "all" && word !== null)
-      throw invalidField(sources.at(name), "must be all: URLs are not limited by where they come from");
-  }
-}
-
 /** What a tool's entry in `configs` says besides its policy. */
 export function webSettingsJson(name: string, web: Pick<WebToolset, "fetch" | "search"> | undefined) {
-  if (name === WEB_FETCH) return { url_sources: null, ...(web?.fetch && fetchJson(web.fetch)) };
+  if (name === WEB_FETCH)
+    return { ...urlSourcesJson(web?.fetch?.urlSources), ...(web?.fetch && fetchJson(web.fetch)) };
   return name === WEB_SEARCH && web?.search !== undefined ? searchJson(web.search) : {};
 }
 

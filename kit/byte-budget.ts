@@ -1,5 +1,5 @@
 /** Bounds what all callers together may have a server put together in memory. */
-import { TendonError } from "../../kit/errors.ts";
+import { TendonError } from "./errors.ts";
 
 /** Of all texts that one call has put together. */
 export const MAX_CALL_BYTES = 64 * 1024 * 1024;

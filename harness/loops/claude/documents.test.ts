@@ -1,0 +1,126 @@
+/** What becomes of documents that a model API does not take. */
+import { create } from "@bufbuild/protobuf";
+import { describe, expect, it } from "vitest";
+import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
+import { changeOf } from "./context-decision.ts";
+import { contextSize, contextStep } from "./context-policy.ts";
+import { buildHistory } from "./history.ts";
+import { claudeSettings } from "./loop-settings.ts";
+
+type Short = [type: string, payload?: object, internal?: object];
+
+/** Ids are `e` and the position. */
+function logOf(events: readonly Short[]): Event[] {
+  return events.map(([type, payload = {}, internal], i) =>
+    create(EventSchema, {
+      id: `e${i + 1}`,
+      position: BigInt(i + 1),
+      type,
+      payload: JSON.stringify(payload),
+      internal: internal === undefined ? "" : JSON.stringify(internal),
+    }),
+  );
+}
+
+const START: Short = ["span.model_request_start"];
+const END: Short = [
+  "span.model_request_end",
+  { is_error: false, model_usage: { input_tokens: 90, output_tokens: 10 } },
+];
+const refused = (note: object): Short => [
+  "span.model_request_end",
+  { is_error: true },
+  { failure: { note } },
+];
+const pdf = (title: string, data = "AAAA") => ({
+  type: "document",
+  source: { type: "base64", media_type: "application/pdf", data },
+  title,
+});
+const call = (id: string): Short => [
+  "agent.tool_use",
+  { name: "web_fetch" },
+  { v: 1, blocks: [{ type: "tool_use", id, name: "web_fetch", input_text: "{}" }] },
+];
+const result = (tool_use_id: string, ...content: object[]): Short => [
+  "agent.tool_result",
+  { tool_use_id, content, is_error: false },
+];
+const fetched = (title: string, data?: string) => [
+  { type: "text", text: `This is ${title}.` },
+  pdf(title, data),
+];
+
+/** A user's document and one of a tool, which the model has read; then one that it has not. */
+const TALK: Short[] = [
+  ["user.message", { content: [pdf("mine.pdf"), { type: "text", text: "Compare." }] }],
+  ["brain.inputs_consumed", { event_ids: ["e1"], turn: 1 }],
+  START,
+  call("t1"),
+  END,
+  result("e4", ...fetched("one.pdf")),
+  START,
+  call("t2"),
+  END,
+  result("e8", ...fetched("two.pdf")),
+  START,
+];
+
+const history = (events: readonly Short[]) => buildHistory(logOf(events), () => "web_fetch");
+const settings = claudeSettings("");
+const stepOf = (events: readonly Short[], windowTokens = 200_000) => {
+  const built = history(events);
+  return contextStep(built, contextSize(built, 0, windowTokens, 1_000), settings);
+};
+
+/** Titles that a request after the log's end holds, once the loop has nothing more to change. */
+function titlesAfter(events: Short[]): string[] {
+  for (;;) {
+    const step = stepOf(events);
+    if (step?.kind !== "documents") break;
+    const { kind, payload, internal } = changeOf(step, 0);
+    expect(kind).toBe("documents_left_out");
+    events.push(["brain.context_changed", payload, internal]);
+  }
+  const said = history(events)
+    .messages.flatMap(({ blocks }) => blocks)
+    .join("");
+  return [...said.matchAll(/"title":"(\w+)\.pdf"/g)].map(([, title]) => title!);
+}
+
+describe("documents of a request that the model API refuses", () => {
+  it("go where they are new and cannot be read, and a line says so", () => {
+    const events = [...TALK, refused({ kind: "documents_refused", why: "unreadable" })];
+    expect(titlesAfter(events)).toEqual(["mine", "one"]);
+    const said = history(events).messages.at(-1)!.blocks.join("");
+    expect(said).toContain("This is two.pdf.");
+    expect(said).toContain("[A document was left out here: the model API cannot read it.]");
+    // And once more, when it was another one after all.
+    events.push(START, refused({ kind: "documents_refused", why: "unreadable" }));
+    expect(titlesAfter(events)).toEqual([]);
+    events.push(START, refused({ kind: "documents_refused", why: "unreadable" }));
+    expect(stepOf(events)).toBeUndefined();
+  });
+
+  it.each([
+    ["they have too many pages", { kind: "documents_refused", why: "pages" }],
+    ["the request is too long", { kind: "prompt_too_long" }],
+  ])("go where %s: those that were read first, then the new ones", (_, note) => {
+    const events = [...TALK, refused(note)];
+    expect(titlesAfter(events)).toEqual(["two"]);
+    events.push(START, refused(note));
+    expect(titlesAfter(events)).toEqual([]);
+  });
+
+  it("stay once the request was answered", () => {
+    const events = [...TALK, END];
+    expect(titlesAfter(events)).toEqual(["mine", "one", "two"]);
+  });
+});
+
+it("a talk is not summarised for a document that no model has read yet; once it was read it is trimmed like any result", () => {
+  const large = [...TALK.slice(0, 9), result("e8", ...fetched("two.pdf", "A".repeat(2_000_000))), START];
+  expect(stepOf(large, 20_000)).toBeUndefined();
+  const later = [...large, END, call("t3"), result("e13"), START];
+  expect(stepOf(later, 20_000)).toMatchObject({ kind: "trim", beforePosition: 9 });
+});
