@@ -137,6 +137,19 @@ describe("sessions over HTTP", () => {
     expect(await of(2)).toEqual([second.id]);
   });
 
+  it("have a budget that clients can read, or none, and limits of our own apart", async () => {
+    const { id } = await newAgent();
+    const { sessions } = client.beta;
+    const limits = { type: "limit", max_turns: 3 };
+    const given = { agent: id, environment_id: environment, budget: limits as never };
+    const made = await sessions.create(given);
+    expect(made).toMatchObject({ budget: null, tendon_budget: { max_turns: 3 } });
+    const max_list_cost = { amount: "100", currency: "USD" as const };
+    const both = await sessions.update(made.id, { budget: { ...limits, type: "limit", max_list_cost } });
+    expect(both.budget).toEqual({ ...limits, max_list_cost });
+    expect(both).not.toHaveProperty("tendon_budget");
+  });
+
   it("are turned over with other filters, but in no other order and not to where their page does not begin", async () => {
     const { id } = await newAgent();
     const made = [await newSession(id), await newSession(id), await newSession(id)];

@@ -391,6 +391,7 @@ describe("a request that is sent again", () => {
   it("with the same Idempotency-Key makes one thing, and is refused with another content", async () => {
     const key = { "idempotency-key": `k-${Date.now()}` };
     expect((await make(key)).id).toBe((await make(key)).id);
-    expect(await make(key, "different")).toMatchObject({ error: { type: "conflict_error" } });
+    const message = "Idempotency-Key: was used before with other content; use a new one";
+    expect(await make(key, "different")).toMatchObject({ error: { type: "conflict_error", message } });
   });
 });

@@ -251,7 +251,7 @@ describe("the official client", () => {
     const after = await idle(sessionId, 3);
     expect(after.at(-1)).toMatchObject({ stop_reason: { type: "end_turn" } });
     expect(after.filter(({ type }) => type === "session.updated")).toMatchObject([
-      { budget: { max_turns: 1 } },
+      { budget: null, tendon_budget: { max_turns: 1 } },
       { budget: null },
     ]);
     expect(judging("safe later")).toHaveLength(0);

@@ -19,10 +19,11 @@ export function apiFailure(error: TendonError, requestId: string): ApiFailure {
   const { status, type } = kindOf(error);
   const code = codeOf(error);
   const { message, field } = fieldWords(error.message, error.metadata.field);
+  const { field: _, request_id: _own, ...facts } = error.metadata;
   const details = {
     ...(code !== undefined && { error_code: code }),
     reason: error.reason,
-    ...error.metadata,
+    ...facts,
     ...(field !== undefined && { field }),
     ...(error.reason === "HEARTBEAT_PRECONDITION_FAILED" && { current_state: leaseState(error) }),
   };

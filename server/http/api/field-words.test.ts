@@ -38,6 +38,7 @@ test.each([
   ["agent_version", "agent.version"],
   ["spec.schedule.time_zone", "schedule.timezone"],
   ["spec.initial_events[0].payload.content", "initial_events[0].content"],
+  ["request_id", "Idempotency-Key"],
   ["page_token", "page"],
   ["page_size", "limit"],
   ["file_ids[3]", "ids[3]"],

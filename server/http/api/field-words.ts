@@ -40,6 +40,7 @@ const SPEC: Words = [
 
 /** Names of queries and bodies. */
 const NAMES: Words = [
+  [/^request_id$/, "Idempotency-Key"],
   [/^page_token$/, "page"],
   [/^page_size$/, "limit"],
   [/^file_ids(?=\[|$)/, "ids"],

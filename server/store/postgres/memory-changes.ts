@@ -213,7 +213,7 @@ async function earlier(
   if (first === undefined || first.request_hash.equals(contentHash)) return first;
   throw new TendonError(
     "REQUEST_ID_REUSED",
-    `request_id: "${requestId}" was used for another change of the memory store; use a new one`,
+    "request_id: was used before for another change of the memory store; use a new one",
     { field: "request_id", request_id: requestId },
   );
 }

@@ -52,7 +52,7 @@ export async function claimRequestId(
   if (!first.content_hash.equals(contentHash)) {
     throw new TendonError(
       "REQUEST_ID_REUSED",
-      `request_id: "${requestId}" was used for a ${scope} with other content; use a new one`,
+      "request_id: was used before with other content; use a new one",
       { field: "request_id", request_id: requestId },
     );
   }

@@ -28,7 +28,7 @@ export function deploymentJson(deployment: Deployment) {
     schedule: scheduleJson(deployment, spec),
     status: status === DeploymentStatus.PAUSED ? "paused" : "active",
     paused_reason: pause === undefined ? null : pausedReason(pause.errorType),
-    budget: budgetJson(spec.budget),
+    ...budgetJson(spec.budget),
     metadata: spec.metadata,
     created_at: timeJson(createdAt),
     updated_at: timeJson(updatedAt),

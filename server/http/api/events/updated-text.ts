@@ -16,6 +16,6 @@ export function updatedText(payload: string): string {
     ...(agent !== undefined && {
       agent: sessionAgentJson(fromJson(AgentSchema, agent, LENIENT), NO_MEMBERS),
     }),
-    ...(budget !== undefined && { budget: budgetJson(fromJson(BudgetSchema, budget, LENIENT)) }),
+    ...(budget !== undefined && budgetJson(fromJson(BudgetSchema, budget, LENIENT))),
   });
 }

@@ -34,7 +34,7 @@ export function sessionJson(session: Session, nowMs: number, find: FindMember) {
       active_seconds: seconds(Number(session.usage?.activeMs ?? 0n)),
       duration_seconds: durationSeconds(session, nowMs),
     },
-    budget: budgetJson(session.budget),
+    ...budgetJson(session.budget),
     deployment_id: session.deploymentId || null,
     created_at: timeJson(session.createdAt),
     updated_at: timeJson(session.updatedAt),
@@ -97,18 +97,18 @@ function toolUseJson(searches: number) {
   return searches === 0 ? null : { web_search_requests: searches, web_fetch_requests: 0 };
 }
 
-/** Only a limit of list price is one that clients know; the others are beside it. */
+/** Only a limit of list price is one that clients know; the others are beside it, and without it where they do not look. */
 export function budgetJson(budget: Budget | undefined) {
-  if (budget === undefined) return null;
-  const { maxListCostCents, maxTokens, maxTurns, maxWallClockMs } = budget;
-  if (maxListCostCents === 0n && maxTokens === 0n && maxTurns === 0n && maxWallClockMs === 0n) return null;
-  return {
-    type: "limit",
-    ...(maxListCostCents > 0n && { max_list_cost: { amount: String(maxListCostCents), currency: "USD" } }),
+  const { maxListCostCents = 0n, maxTokens = 0n, maxTurns = 0n, maxWallClockMs = 0n } = budget ?? {};
+  const own = {
     ...(maxTokens > 0n && { max_tokens: Number(maxTokens) }),
     ...(maxTurns > 0n && { max_turns: Number(maxTurns) }),
     ...(maxWallClockMs > 0n && { max_wall_clock_ms: Number(maxWallClockMs) }),
   };
+  if (maxListCostCents === 0n)
+    return { budget: null, ...(Object.keys(own).length > 0 && { tendon_budget: own }) };
+  const max_list_cost = { amount: String(maxListCostCents), currency: "USD" };
+  return { budget: { type: "limit", max_list_cost, ...own } };
 }
 
 function seconds(ms: number): number {
