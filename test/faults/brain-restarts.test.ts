@@ -3,7 +3,7 @@
  * and all the while no session says that it runs without a brain for longer than a lease's time and 5 s (R8, E3).
  */
 import { join } from "node:path";
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, type TestContext, test } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
@@ -20,7 +20,7 @@ import {
 } from "../kit/fake-messages-api.ts";
 import { callEnds, countedCommand, FaultPlatform } from "../kit/fault-platform.ts";
 import { isWholeRun, trials } from "../kit/fault-trials.ts";
-import { type RunningProgram, startProgram } from "../kit/program.ts";
+import { startProgram } from "../kit/program.ts";
 import { promised } from "../kit/promised.ts";
 
 const STREAMS = 50;
@@ -29,18 +29,12 @@ const LEASE_TTL_MS = 4_000;
 const TRUTH_GRACE_MS = 5_000;
 const TIMEOUT_MS = isWholeRun ? 1_200_000 : 300_000;
 
-let api: FakeMessagesApi;
-let faults: FaultPlatform | undefined;
-const more: RunningProgram[] = [];
-afterEach(async () => {
-  for (const program of more.splice(0)) await program.end("SIGKILL");
-  await faults?.stop();
-  faults = undefined;
-  await api.stop();
-  expect(api.refusals).toEqual([]);
-});
+interface Rig {
+  readonly api: FakeMessagesApi;
+  readonly faults: FaultPlatform;
+}
 
-const harnessEnv = () => ({
+const harnessEnv = (api: FakeMessagesApi) => ({
   ANTHROPIC_API_KEY: api.apiKey,
   ANTHROPIC_BASE_URL: api.url,
   TENDON_MODEL: "claude-test",
@@ -48,29 +42,43 @@ const harnessEnv = () => ({
   TENDON_MODEL_RETRY_TOTAL_MS: "600000",
 });
 
-async function start(script: (request: MessagesRequest) => Turn, leaseTtlMs: number): Promise<FaultPlatform> {
-  api = await startFakeMessagesApi({ script });
-  faults = await FaultPlatform.start({
-    server: { TENDON_LEASE_TTL_MS: String(leaseTtlMs) },
-    harness: harnessEnv(),
+/** Ends with the test. */
+async function start(
+  { onTestFinished }: TestContext,
+  script: (request: MessagesRequest) => Turn,
+  leaseTtlMs: number,
+): Promise<Rig> {
+  const api = await startFakeMessagesApi({ script });
+  onTestFinished(async () => {
+    await api.stop();
+    expect(api.refusals).toEqual([]);
   });
-  return faults;
+  const faults = await FaultPlatform.start({
+    server: { TENDON_LEASE_TTL_MS: String(leaseTtlMs) },
+    harness: harnessEnv(api),
+  });
+  onTestFinished(() => faults.stop());
+  return { api, faults };
 }
 
 const firstWords = ({ messages }: MessagesRequest) => String(messages[0]!.content[0]!.text);
 const types = (events: readonly Event[]) => events.map(({ type }) => type);
 
-describe("a server that restarts", () => {
+/** Much of their time they wait; each has a platform of its own. The whole run takes bounds at their word: one by one. */
+const AT_ONCE = { concurrent: !isWholeRun };
+
+describe("a server that restarts", AT_ONCE, () => {
   test(
     `while ${STREAMS} models stream, in good order and by kill -9, changes no epoch and has no request repeated (E2)`,
-    async () => {
+    async (context) => {
       const held = gate();
       const script = () =>
         turn([text("first ", "second")], { before: { delta: (n) => (n === 1 ? held.opened : undefined) } });
       // A busy machine may need longer than a lease's 30 s to start a server.
-      const { platform, database } = await start(script, 120_000);
+      const { api, faults } = await start(context, script, 120_000);
+      const { platform, database } = faults;
       const sessionIds = await Promise.all(
-        Array.from({ length: STREAMS }, (_, n) => faults!.newSession(`stream ${n}`)),
+        Array.from({ length: STREAMS }, (_, n) => faults.newSession(`stream ${n}`)),
       );
       await api.received(STREAMS, 60_000);
       for (const signal of ["SIGTERM", "SIGKILL"] as const) {
@@ -86,7 +94,7 @@ describe("a server that restarts", () => {
       }
       held.open();
       for (const sessionId of sessionIds) {
-        const events = await faults!.rested(sessionId, 60_000);
+        const events = await faults.rested(sessionId, 60_000);
         expect(types(events).filter((type) => type === "span.model_request_start")).toHaveLength(1);
         expect(events.find(({ type }) => type === "agent.message")!.payload).toContain("first second");
       }
@@ -129,20 +137,22 @@ function watchTruth({ database }: FaultPlatform) {
   };
 }
 
-async function secondHarness({ platform }: FaultPlatform): Promise<RunningProgram> {
+function secondHarness({ onTestFinished }: TestContext, { api, faults: { platform } }: Rig): void {
   const program = startProgram("harness", {
-    ...harnessEnv(),
+    ...harnessEnv(api),
     TENDON_URL: platform.url,
     TENDON_HARNESS_KEY_FILE: join(platform.dataDir, "harness.key"),
   });
-  more.push(program);
-  return program;
+  onTestFinished(async () => {
+    await program.end("SIGKILL");
+  });
 }
 
-describe("a harness that holds answers and calls", () => {
-  test.each(["SIGTERM", "SIGKILL", "SIGSTOP"] as const)(
+describe("a harness that holds answers and calls", AT_ONCE, () => {
+  test.for(["SIGTERM", "SIGKILL", "SIGSTOP"] as const)(
     "and gets %s is replaced within a lease's time; status tells the truth, every call runs once (R3, R8)",
-    async (signal) => {
+    { timeout: TIMEOUT_MS },
+    async (signal, context) => {
       const held = gate();
       const commands = new Map<string, string>();
       const script = (request: MessagesRequest): Turn => {
@@ -155,7 +165,8 @@ describe("a harness that holds answers and calls", () => {
         return turn([toolUse("bash", { command: commands.get(words)! })]);
       };
       // What a server frees when the stream breaks is told from what its time frees.
-      const own = await start(script, signal === "SIGKILL" ? 120_000 : LEASE_TTL_MS);
+      const rig = await start(context, script, signal === "SIGKILL" ? 120_000 : LEASE_TTL_MS);
+      const { api, faults: own } = rig;
       const count = trials(2, 20);
       const truth = watchTruth(own);
       const streams = await Promise.all(
@@ -177,7 +188,7 @@ describe("a harness that holds answers and calls", () => {
         { withinMs: 60_000 },
       );
       const first = own.platform.program("harness");
-      await secondHarness(own);
+      secondHarness(context, rig);
       await eventually(
         async () =>
           (await own.platform.client(AdminService).getStatus({}, { deadlineMs: 5_000 })).harnesses.length ===
@@ -213,6 +224,5 @@ describe("a harness that holds answers and calls", () => {
       for (const [n] of calls.entries()) expect(await own.runsOf(`tag-${n}`)).toBe(1);
       expect(await truth.stop()).toEqual([]);
     },
-    TIMEOUT_MS,
   );
 });

@@ -5,11 +5,11 @@ import { verifyLog } from "../../cli/verify/verify-log.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
-import { startPlatform } from "../kit/platform.ts";
 
 test("what it should have signed is signed after its restart, once, and the log fits", async () => {
-  const platform = await startPlatform({ programs: [] });
+  const platform = await startDatabasePlatform({ programs: [] });
   try {
     const sessions = platform.client(SessionService);
     async function* chunksOf(sessionId: string) {

@@ -2,9 +2,10 @@
 import { randomBytes } from "node:crypto";
 import { afterEach, expect, test } from "vitest";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { copyIn, copyOut, pack, unpack } from "../kit/hand-copies.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let platform: Platform | undefined;
 afterEach(async () => {
@@ -13,7 +14,7 @@ afterEach(async () => {
 });
 
 test("a tree that is being copied when agent or server is killed changes nothing, and its rest is removed (R11)", async () => {
-  platform = await startPlatform({ programs: ["hand-agent"] });
+  platform = await startDatabasePlatform({ programs: ["hand-agent"] });
   const running = platform;
   const hands = () => running.client(HandService);
   const { hand } = await hands().provision({ requestId: "copies" }, { deadlineMs: 60_000 });

@@ -18,10 +18,11 @@ import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js"
 import { type CredentialUseSchema, VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { type Canary, canariesIn, newCanary, searchFor } from "../kit/canary-search.ts";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { type GitServer, startGitServer } from "../kit/git-server.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 import { readMemory } from "../kit/process-memory.ts";
 import { descendantsOf } from "../kit/process-tree.ts";
 import { HOST, type RepeatingHost, startRepeatingHost } from "../kit/variable-rig.ts";
@@ -78,7 +79,7 @@ beforeAll(async () => {
   ];
   api = await startFakeMessagesApi({ script: (_request, n) => turn([steps[n - 1] ?? text("done")]) });
   const control = { CONTROL: SAID.secret };
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness", "hand-agent"],
     env: {
       // Also where nothing moves it: a control that is found whatever became of what was said.

@@ -4,10 +4,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { type TestEngine, useDocker, whyNoDocker } from "../kit/docker.ts";
 import { ensureBashImage } from "../kit/docker-images.ts";
 import { eventually } from "../kit/eventually.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 /** Stands for the far side of the network: says what it was asked for, and does not have everything. */
 const NPM = `#!/bin/sh
@@ -30,7 +31,7 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands over HTTP", () => {
   beforeAll(async () => {
     engine = await useDocker();
     await makeImage(engine);
-    platform = await startPlatform({
+    platform = await startDatabasePlatform({
       env: {
         server: { TENDON_DEFAULT_DRIVER: "docker", TENDON_DEFAULT_IMAGE: IMAGE },
         "hand-agent": { DOCKER_HOST: engine.host },

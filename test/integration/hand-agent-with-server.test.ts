@@ -1,29 +1,34 @@
 import { randomUUID } from "node:crypto";
-import { afterEach, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, test } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { ExecutionOutcome, type ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { type ExecuteResponse, HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
-let platform: Platform | undefined;
-afterEach(async () => {
-  await platform?.stop();
-  platform = undefined;
+let platform: Platform;
+let isRevoked = false;
+beforeAll(async () => {
+  platform = await startDatabasePlatform({ programs: ["hand-agent"] });
+});
+afterAll(async () => {
+  const stopped = platform?.stop();
+  await (isRevoked ? expect(stopped).rejects.toThrow("hand-agent ended with 3") : stopped);
 });
 
-async function startWithHand() {
-  platform = await startPlatform({ programs: ["hand-agent"] });
+/** Each test has a hand of its own. */
+async function newHand() {
   const hands = platform.client(HandService);
-  const spec = { name: "of this test", driver: "process" };
+  const spec = { name: `of ${randomUUID()}`, driver: "process" };
   const { environment } = await platform.client(EnvironmentService).createEnvironment({ spec });
   const request = { requestId: randomUUID(), environmentId: environment!.id };
   const { hand } = await hands.provision(request, { deadlineMs: 30_000 });
-  return { platform, hands, handId: hand!.id };
+  return { hands, handId: hand!.id };
 }
 
-type Hands = Awaited<ReturnType<typeof startWithHand>>["hands"];
+type Hands = Awaited<ReturnType<typeof newHand>>["hands"];
 
 interface Call {
   handId: string;
@@ -66,59 +71,48 @@ async function begin(hands: Hands, call: Call) {
 const outcome = (result: ExecutionResult) => ExecutionOutcome[result.outcome];
 
 test("a call goes from a client through the server to a hand and back", async () => {
-  const { hands, handId } = await startWithHand();
-  const { output, result } = await follow(hands, { handId, executionId: "e1", command: "echo hello" });
+  const { hands, handId } = await newHand();
+  const { output, result } = await follow(hands, { handId, executionId: "e1-1", command: "echo hello" });
   expect([output, outcome(result), result.isError]).toEqual(["hello\n", "COMPLETED", false]);
   const big = `${"x".repeat(400_000)}`;
-  const wrote = await follow(hands, { handId, executionId: "e2", command: `echo ${big} | wc -c` });
+  const wrote = await follow(hands, { handId, executionId: "e1-2", command: `echo ${big} | wc -c` });
   expect(wrote.output).toBe("400001\n");
 });
 
 test("a call survives the death of the server: the same id gets the rest and one result (X2, R1)", async () => {
-  const started = await startWithHand();
-  const { hands, handId } = started;
+  const { hands, handId } = await newHand();
   const command = "echo run >> count; for i in $(seq 1 60); do echo line $i; sleep 0.1; done";
-  const first = await begin(hands, { handId, executionId: "e1", command });
-  await started.platform.program("server").end("SIGKILL");
+  const first = await begin(hands, { handId, executionId: "e2-1", command });
+  await platform.program("server").end("SIGKILL");
   await expect(first.ended).rejects.toThrow();
-  await started.platform.start("server");
-  const again = started.platform.client(HandService);
-  const { output, result } = await eventually(() => follow(again, { handId, executionId: "e1", command }), {
+  await platform.start("server");
+  const again = platform.client(HandService);
+  const { output, result } = await eventually(() => follow(again, { handId, executionId: "e2-1", command }), {
     withinMs: 60_000,
   });
   expect(output).toBe(Array.from({ length: 60 }, (_, i) => `line ${i + 1}\n`).join(""));
   expect(outcome(result)).toBe("COMPLETED");
-  const count = await follow(again, { handId, executionId: "e2", command: "wc -l < count" });
+  const count = await follow(again, { handId, executionId: "e2-2", command: "wc -l < count" });
   expect(count.output.trim()).toBe("1");
 });
 
 test("a killed agent's call ends as unknown, and its hand goes on when the agent is back (R1)", async () => {
-  const { platform: running, hands, handId } = await startWithHand();
+  const { hands, handId } = await newHand();
   const command = "echo run >> count; echo begun; sleep 60";
-  const call = await begin(hands, { handId, executionId: "e1", command });
-  await running.program("hand-agent").end("SIGKILL");
-  await running.start("hand-agent");
+  const call = await begin(hands, { handId, executionId: "e3-1", command });
+  await platform.program("hand-agent").end("SIGKILL");
+  await platform.start("hand-agent");
   const { result } = await call.ended;
   expect([outcome(result), result.isError]).toEqual(["UNKNOWN", true]);
-  const count = await follow(hands, { handId, executionId: "e2", command: "wc -l < count" });
+  const count = await follow(hands, { handId, executionId: "e3-2", command: "wc -l < count" });
   expect(count.output.trim()).toBe("1");
 });
 
-test("a revoked agent is cut off and ends with its own status", async () => {
-  const { platform: running, hands } = await startWithHand();
-  const { handAgents } = await hands.listHandAgents({});
-  await running.client(AdminService).revokeHandAgent({ handAgentId: handAgents[0]!.id });
-  expect(await running.program("hand-agent").ended).toBe(3);
-  platform = undefined;
-  await expect(running.stop()).rejects.toThrow("hand-agent ended with 3");
-});
-
 test("three hands take turns on one place; each finds its file again and is told that its shell is new (H5, R16)", async () => {
-  platform = await startPlatform({
-    programs: ["hand-agent"],
-    env: { "hand-agent": { TENDON_HAND_AGENT_CAPACITY: "1" } },
-  });
   const hands = platform.client(HandService);
+  for (const { id } of (await hands.listHands({})).hands) await hands.releaseHand({ handId: id });
+  expect(await platform.program("hand-agent").end("SIGTERM")).toBe(0);
+  await platform.start("hand-agent", { TENDON_HAND_AGENT_CAPACITY: "1" });
   const environments = platform.client(EnvironmentService);
   const { environment } = await environments.createEnvironment({ spec: { name: "lasting" } });
   const { environment: brief } = await environments.createEnvironment({
@@ -150,4 +144,13 @@ test("three hands take turns on one place; each finds its file again and is told
   made.push(hand!.id);
   expect((await details())[0]).toBe("made room for another session");
   await eventually(async () => (await details())[3] === "idle for 500 ms");
+});
+
+test("a revoked agent is cut off and ends with its own status", async () => {
+  const { hands } = await newHand();
+  const { handAgents } = await hands.listHandAgents({});
+  expect(handAgents).toHaveLength(1);
+  await platform.client(AdminService).revokeHandAgent({ handAgentId: handAgents[0]!.id });
+  expect(await platform.program("hand-agent").ended).toBe(3);
+  isRevoked = true;
 });

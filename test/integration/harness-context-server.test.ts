@@ -4,6 +4,7 @@ import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -15,7 +16,7 @@ import {
   turn,
 } from "../kit/fake-messages-api.ts";
 import { isSummaryRequest } from "../kit/long-session.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 const WINDOW_TOKENS = 6_000;
 const STEPS = 12;
@@ -46,7 +47,7 @@ function answer(request: MessagesRequest): Turn {
 
 beforeAll(async () => {
   api = await startFakeMessagesApi({ maxInputTokens: WINDOW_TOKENS, script: answer });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
 });

@@ -9,6 +9,7 @@ import { HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { SessionStatus } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type Answer,
@@ -20,7 +21,7 @@ import {
   toolUse,
   turn,
 } from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 type Tools = NonNullable<MessageInitShape<typeof AgentSpecSchema>["tools"]>;
 
@@ -38,7 +39,7 @@ beforeAll(async () => {
       return scripts.get(words)?.shift() ?? turn(["Done."]);
     },
   });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
 }, TIMEOUT_MS);

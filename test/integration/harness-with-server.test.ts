@@ -1,38 +1,49 @@
-import { afterEach, describe, expect, it } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
-  type FakeMessagesApiOptions,
   gate,
   startFakeMessagesApi,
+  type Turn,
   text,
   thinking,
   toolUse,
   turn,
 } from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let api: FakeMessagesApi;
 let platform: Platform;
-afterEach(async () => {
-  await platform.stop();
-  await api.stop();
-  expect(api.refusals).toEqual([]);
-});
+let earlierRequests = 0;
 
 const TIMEOUT_MS = 300_000;
 
-async function start(options: FakeMessagesApiOptions): Promise<void> {
-  api = await startFakeMessagesApi(options);
-  platform = await startPlatform({
+beforeAll(async () => {
+  api = await startFakeMessagesApi({ script: [] });
+  platform = await startDatabasePlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
+}, TIMEOUT_MS);
+afterAll(async () => {
+  await platform?.stop();
+  await api?.stop();
+});
+afterEach(() => expect(api.refusals).toEqual([]));
+
+/** What the running test's requests get. */
+function answer(...turns: Turn[]): void {
+  api.enqueue(...turns);
+  earlierRequests = api.requests.length;
 }
+
+/** Of the running test. */
+const requests = () => api.requests.slice(earlierRequests);
 
 const message = (words: string) => ({
   type: "user.message",
@@ -45,7 +56,7 @@ async function talk(words: string, loopSettings = ""): Promise<string> {
   const { agent } = await platform.client(AgentService).createAgent({ spec });
   const { environment } = await platform
     .client(EnvironmentService)
-    .createEnvironment({ spec: { name: "here", driver: "process" } });
+    .createEnvironment({ spec: { name: `of ${agent!.id}`, driver: "process" } });
   const { session } = await platform.client(SessionService).createSession({
     agentId: agent!.id,
     environmentId: environment!.id,
@@ -88,21 +99,18 @@ describe("a harness at a real server, with a real hand", () => {
   it(
     "runs a session: parallel calls, a second turn, status, usage and consumption as the server folds them",
     async () => {
-      await start({
-        script: [
-          turn([
-            thinking("Both."),
-            toolUse("bash", { command: "echo one-$((1+1))" }),
-            toolUse("bash", { command: "echo two-$((2+2))" }),
-          ]),
-          turn(["Done."]),
-          turn(["Again."]),
-        ],
-      });
+      answer(
+        turn([
+          thinking("Both."),
+          toolUse("bash", { command: "echo one-$((1+1))" }),
+          toolUse("bash", { command: "echo two-$((2+2))" }),
+        ]),
+        turn(["Done."]),
+        turn(["Again."]),
+      );
       const sessionId = await talk("go");
       const events = await idle(sessionId);
-      const answer = api.requests[1]!.body.toString();
-      expect(answer).toMatch(/one-2.*two-4/);
+      expect(requests()[1]!.body.toString()).toMatch(/one-2.*two-4/);
       const { session } = await platform.client(SessionService).getSession({ sessionId });
       expect(session).toMatchObject({ status: SessionStatus.IDLE, stopReason: StopReason.END_TURN });
       expect(session!.usage!.modelRequests).toBe(2n);
@@ -110,7 +118,7 @@ describe("a harness at a real server, with a real hand", () => {
       expect(events.find(({ type }) => type === "user.message")!.processedAt).toBeDefined();
       await platform.client(SessionService).emitEvents({ sessionId, events: [message("more")] });
       await idle(sessionId, 2);
-      const [first, second, third] = api.requests.map(({ body }) =>
+      const [first, second, third] = requests().map(({ body }) =>
         body.toString().replaceAll(`,"cache_control":{"type":"ephemeral"}`, ""),
       );
       expect(second!.startsWith(first!.replace(/\]\}\]\}$/, ""))).toBe(true);
@@ -122,12 +130,7 @@ describe("a harness at a real server, with a real hand", () => {
   it(
     "is replaced when it is killed while a call runs: the call goes on and runs once (R3, X2)",
     async () => {
-      await start({
-        script: [
-          turn([toolUse("bash", { command: "echo run >> marks; sleep 4; wc -l < marks" })]),
-          turn(["ok"]),
-        ],
-      });
+      answer(turn([toolUse("bash", { command: "echo run >> marks; sleep 4; wc -l < marks" })]), turn(["ok"]));
       const sessionId = await talk("go");
       await callRuns(sessionId);
       await platform.program("harness").end("SIGKILL");
@@ -136,7 +139,7 @@ describe("a harness at a real server, with a real hand", () => {
       const results = events.filter(({ type }) => type === "agent.tool_result");
       expect(results).toHaveLength(1);
       expect(JSON.parse(results[0]!.payload)).toMatchObject({ content: [{ type: "text", text: "1" }] });
-      expect(api.requests).toHaveLength(2);
+      expect(requests()).toHaveLength(2);
     },
     TIMEOUT_MS,
   );
@@ -144,7 +147,7 @@ describe("a harness at a real server, with a real hand", () => {
   it(
     "interrupts a running call, which gets its one result, and goes on with the next message (X3)",
     async () => {
-      await start({ script: [turn([toolUse("bash", { command: "sleep 60" })]), turn(["instead"])] });
+      answer(turn([toolUse("bash", { command: "sleep 60" })]), turn(["instead"]));
       const sessionId = await talk("go");
       await callRuns(sessionId);
       const interrupt = { type: "user.interrupt", payload: "{}" };
@@ -166,21 +169,21 @@ describe("a harness at a real server, with a real hand", () => {
     async () => {
       const long = "Grün \u2028 ".repeat(300_000);
       const input = { path: "big.txt", content: "x".repeat(4 * 1024 * 1024) };
-      await start({ script: [turn([text(long), toolUse("write", input)]), turn(["Done."])] });
+      answer(turn([text(long), toolUse("write", input)]), turn(["Done."]));
       // What is asked for here is longer than a model's window.
       const sessionId = await talk("go", `{"context":{"compact":false}}`);
       const events = await idle(sessionId, 1, 60_000);
       expect(types(events)).not.toContain("session.error");
-      const answer = events.find(({ type }) => type === "agent.message")!;
+      const said = events.find(({ type }) => type === "agent.message")!;
       const bytes: Uint8Array[] = [];
-      const reading = platform.client(SessionService).readPayload({ sessionId, eventId: answer.id });
+      const reading = platform.client(SessionService).readPayload({ sessionId, eventId: said.id });
       for await (const { chunk } of reading) bytes.push(chunk);
       expect(JSON.parse(Buffer.concat(bytes).toString())).toEqual({
         content: [{ type: "text", text: long }],
       });
       const result = events.find(({ type }) => type === "agent.tool_result")!;
       expect(JSON.parse(result.payload)).toMatchObject({ is_error: true });
-      expect(JSON.parse(api.requests[1]!.body.toString()).messages[1].content[0].text).toBe(long);
+      expect(JSON.parse(requests()[1]!.body.toString()).messages[1].content[0].text).toBe(long);
     },
     TIMEOUT_MS,
   );
@@ -189,14 +192,14 @@ describe("a harness at a real server, with a real hand", () => {
     "keeps its lease and its model request while the server restarts (E2)",
     async () => {
       const held = gate();
-      await start({ script: [turn([text("slow ", "answer")], { before: { end: held.opened } })] });
+      answer(turn([text("slow ", "answer")], { before: { end: held.opened } }));
       const sessionId = await talk("go");
-      await api.received(1, 30_000);
+      await api.received(earlierRequests + 1, 30_000);
       await platform.program("server").end("SIGTERM");
       await platform.start("server");
       held.open();
       const events = await idle(sessionId);
-      expect(api.requests).toHaveLength(1);
+      expect(requests()).toHaveLength(1);
       expect(types(events).filter((type) => type === "span.model_request_start")).toHaveLength(1);
     },
     TIMEOUT_MS,

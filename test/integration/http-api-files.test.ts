@@ -5,13 +5,14 @@ import { request as httpRequest } from "node:http";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let platform: Platform;
 let client: Anthropic;
 
 beforeAll(async () => {
-  platform = await startPlatform({ programs: [] });
+  platform = await startDatabasePlatform({ programs: [] });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
 }, 120_000);
 

@@ -1,6 +1,7 @@
 /** Outcomes as applications define them: the built programs, the official client, the model faked at its wire. */
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -12,7 +13,7 @@ import {
   turn,
 } from "../kit/fake-messages-api.ts";
 import { definition, isGraders, RUBRIC, verdict, wasGraders, wordsOf } from "../kit/outcome-session.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let api: FakeMessagesApi;
 let platform: Platform;
@@ -27,7 +28,7 @@ beforeAll(async () => {
   api = await startFakeMessagesApi({
     script: (request) => (isGraders(request) ? judges(request) : works(request)),
   });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });

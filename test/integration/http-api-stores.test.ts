@@ -1,13 +1,14 @@
 import { randomBytes } from "node:crypto";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let platform: Platform;
 let client: Anthropic;
 
 beforeAll(async () => {
-  platform = await startPlatform({ programs: ["mcp-proxy"] });
+  platform = await startDatabasePlatform({ programs: ["mcp-proxy"] });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
 });
 

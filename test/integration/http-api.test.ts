@@ -1,5 +1,6 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import {
   type FakeMessagesApi,
   gate,
@@ -8,7 +9,7 @@ import {
   toolUse,
   turn,
 } from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 import { BAD_READS, BAD_WRITES } from "./fixtures/bad-requests.ts";
 
 const TOOLSET = { type: "agent_toolset_20260401" as const };
@@ -32,7 +33,7 @@ beforeAll(async () => {
       return turn([toolUse("bash", { command: "echo made by $((40 + 2))" })]);
     },
   });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });

@@ -2,6 +2,7 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -12,7 +13,7 @@ import {
   toolUse,
   turn,
 } from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 const JUDGE = "claude-haiku-4-5";
 const AUTO = { permission_policy: { type: "auto" as const } };
@@ -29,7 +30,7 @@ beforeAll(async () => {
   mcp = await startCountingMcpServer();
   api = await startFakeMessagesApi({ script: (request) => answerTo(request) });
   const model = { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url };
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness", "hand-agent"],
     env: { harness: { ...model, TENDON_AUTO_POLICY_MODEL: JUDGE } },
   });

@@ -9,10 +9,11 @@ import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { type ReferenceServer, startReferenceServer } from "../kit/mcp-reference/reference-server.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 const PROGRAM = fileURLToPath(new URL("../kit/mcp-loop-program.mjs", import.meta.url));
 const WITHIN_MS = 120_000;
@@ -36,7 +37,7 @@ beforeAll(async () => {
   });
   const table = join(place, "loops.json");
   writeFileSync(table, JSON.stringify({ reader: { command: [process.execPath, PROGRAM] } }));
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness"],
     env: {
       harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url, TENDON_EXTERNAL_LOOPS: table },

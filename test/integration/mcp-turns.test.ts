@@ -5,11 +5,12 @@ import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { freePort } from "../kit/free-port.ts";
 import { startReferenceServer } from "../kit/mcp-reference/reference-server.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let api: FakeMessagesApi;
 let platform: Platform;
@@ -27,7 +28,7 @@ beforeAll(async () => {
       return turn([toolUse(`mcp__notes__${wanted}`, { text: "grüße", n: 1 })]);
     },
   });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness"],
     env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
   });

@@ -6,9 +6,10 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { ZipFile } from "yazl";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { collectExecution, textOfResult } from "../kit/execution-stream.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 
 let platform: Platform;
 let client: Anthropic;
@@ -16,7 +17,7 @@ let agent: string;
 let environment: string;
 
 beforeAll(async () => {
-  platform = await startPlatform();
+  platform = await startDatabasePlatform();
   client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
   const tools = [{ type: "agent_toolset_20260401" as const }];
   agent = (await client.beta.agents.create({ name: "a", model: "demo", tools })).id;

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { migrations as released } from "../../server/store/migrations/index.ts";
 import type { Migration } from "../../server/store/migrations/migration.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
@@ -8,6 +8,18 @@ import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { schemaOf } from "../kit/schema-of.ts";
 
 let database: TestDatabase;
+/** Of a database that was made by the released steps. */
+let releasedSchema: string[];
+
+beforeAll(async () => {
+  const fresh = await createTestDatabase();
+  try {
+    releasedSchema = await schemaOf(fresh.pool());
+    expect(releasedSchema.length).toBeGreaterThan(100);
+  } finally {
+    await fresh.drop();
+  }
+});
 
 beforeEach(async () => {
   database = await createTestDatabase({ migrated: false });
@@ -55,17 +67,15 @@ test("20 servers that migrate at once apply each step exactly once", async () =>
 });
 
 test("20 servers that bring an empty database to the released schema at once make the same as one", async () => {
-  const alone = await createTestDatabase();
   const pools = Array.from({ length: 20 }, (_, i) =>
     createPool({ url: database.url, max: 1, applicationName: `migrator ${i}` }),
   );
   try {
     const applied = await Promise.all(pools.map((pool) => migrate(pool, released)));
     expect(applied.flat().sort((a, b) => a - b)).toEqual(released.map(({ number }) => number));
-    expect(await schemaOf(database.pool())).toEqual(await schemaOf(alone.pool()));
+    expect(await schemaOf(database.pool())).toEqual(releasedSchema);
   } finally {
     await Promise.all(pools.map((pool) => pool.close()));
-    await alone.drop();
   }
 });
 
@@ -84,32 +94,25 @@ const OLD_ROWS = `
 test.each(released.slice(0, -1))(
   "a database in use at step $number, $name, migrated has the schema of a fresh one, and its log goes on",
   async ({ number }) => {
-    const fresh = await createTestDatabase();
-    try {
-      const pool = database.pool();
-      await migrate(pool, released.slice(0, number));
-      await pool.query(OLD_ROWS);
-      await migrate(pool, released);
-      const schema = await schemaOf(fresh.pool());
-      expect(schema.length).toBeGreaterThan(100);
-      expect(await schemaOf(pool)).toEqual(schema);
-      const events = createEventStore(pool);
-      const event = { id: "sevt_new", type: "acme.noted", threadId: "", payload: "{}", internal: undefined };
-      const { head } = await events.append({ sessionId: "sesn_old", authority: "client", events: [event] });
-      expect(head).toBe(3);
-      const { events: log } = await events.read({
-        ...{ sessionId: "sesn_old", afterPosition: 0, limit: 10, maxBytes: 10_000 },
-        ...{ inlineLimitBytes: 1_000, withInternal: true },
-      });
-      expect(log.map(({ id, payload }) => [id, payload])).toEqual([
-        ["sevt_old_1", '{"2":"b","1":"a"}'],
-        ["sevt_old_2", "{}"],
-        ["sevt_new", "{}"],
-      ]);
-      await events.close();
-    } finally {
-      await fresh.drop();
-    }
+    const pool = database.pool();
+    await migrate(pool, released.slice(0, number));
+    await pool.query(OLD_ROWS);
+    await migrate(pool, released);
+    expect(await schemaOf(pool)).toEqual(releasedSchema);
+    const events = createEventStore(pool);
+    const event = { id: "sevt_new", type: "acme.noted", threadId: "", payload: "{}", internal: undefined };
+    const { head } = await events.append({ sessionId: "sesn_old", authority: "client", events: [event] });
+    expect(head).toBe(3);
+    const { events: log } = await events.read({
+      ...{ sessionId: "sesn_old", afterPosition: 0, limit: 10, maxBytes: 10_000 },
+      ...{ inlineLimitBytes: 1_000, withInternal: true },
+    });
+    expect(log.map(({ id, payload }) => [id, payload])).toEqual([
+      ["sevt_old_1", '{"2":"b","1":"a"}'],
+      ["sevt_old_2", "{}"],
+      ["sevt_new", "{}"],
+    ]);
+    await events.close();
   },
 );
 

@@ -8,10 +8,11 @@ import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { type OauthSide, startOauthSide } from "../kit/oauth-side.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 import { type ReceivedSpan, type SpanReceiver, startSpanReceiver } from "../kit/span-receiver.ts";
 
 const TRACE = "6bf92f3577b34da6a3ce929d0e0e4736";
@@ -39,7 +40,7 @@ beforeAll(async () => {
         : turn([toolUse("mcp__notes__note", { text: SAID })]),
   });
   const env = { TENDON_OTLP_ENDPOINT: receiver.url };
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness"],
     env: {
       server: env,

@@ -8,9 +8,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import type { Platform } from "../kit/platform.ts";
 import { testPdf } from "../kit/test-pdf.ts";
 import { startWebSide, type WebSide } from "../kit/web-rig.ts";
 
@@ -54,7 +55,7 @@ beforeAll(async () => {
       return turn([text("Hello.")]);
     },
   });
-  platform = await startPlatform({
+  platform = await startDatabasePlatform({
     programs: ["mcp-proxy", "harness"],
     env: {
       harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url },

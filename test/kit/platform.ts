@@ -21,7 +21,7 @@ import { hasProcesses, type ProgramName, type RunningProgram, startProgram } fro
 export type { ProgramName, RunningProgram } from "./program.ts";
 
 export interface PlatformOptions {
-  /** Started in this order, after the server. Default: harness and hand-agent. */
+  /** Started all at once, after the server. Default: harness and hand-agent. */
   programs?: readonly Exclude<ProgramName, "server">[];
   /** More variables for a program. Without a model key here the demo model answers. */
   env?: Partial<Record<ProgramName, Readonly<Record<string, string>>>>;
@@ -59,10 +59,11 @@ export async function startPlatform(options: PlatformOptions = {}): Promise<Plat
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "tendon-platform-")));
   const platform = new TestPlatform(dataDir, options);
   try {
-    for (const name of ["server", ...(options.programs ?? (["harness", "hand-agent"] as const))] as const) {
-      await platform.start(name);
-    }
-    await platform.makeDefaultEnvironment();
+    await platform.start("server");
+    const others = options.programs ?? (["harness", "hand-agent"] as const);
+    const starting = [...others.map((name) => platform.start(name)), platform.makeDefaultEnvironment()];
+    // Nothing is left starting when one of them fails.
+    for (const end of await Promise.allSettled(starting)) if (end.status === "rejected") throw end.reason;
     return platform;
   } catch (error) {
     const logs = platform.logs();
@@ -129,13 +130,16 @@ class TestPlatform implements Platform {
   async stop(): Promise<void> {
     this.connection?.close();
     const problems: string[] = [];
-    // Those who dial first, then whom they dial.
-    for (const program of [...this.programs.values()].sort((a, b) => order(a) - order(b))) {
+    const end = async (program: RunningProgram) => {
       const how = await program.end("SIGTERM").catch((error: Error) => error.message);
       // A program that a test killed has said all it will say.
       if (how !== 0 && how !== "SIGKILL") problems.push(`${program.name} ended with ${how}`);
       if (hasProcesses(program)) problems.push(`${program.name} left processes behind`);
-    }
+    };
+    // Those who dial first, then whom they dial.
+    const all = [...this.programs.values()];
+    await Promise.all(all.filter(({ name }) => name !== "server").map(end));
+    await Promise.all(all.filter(({ name }) => name === "server").map(end));
     if (this.options.dataDir === undefined) await rm(this.dataDir, { recursive: true, force: true });
     if (problems.length > 0) throw new Error(`${problems.join("; ")}\n${this.logs()}`);
   }
@@ -201,8 +205,4 @@ class TestPlatform implements Platform {
       return handAgentsOnline > 0;
     }, within);
   }
-}
-
-function order({ name }: RunningProgram): number {
-  return name === "server" ? 1 : 0;
 }

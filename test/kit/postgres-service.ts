@@ -112,7 +112,9 @@ export class PostgresService {
     if (process.env.TENDON_TEST_DATABASE_URL === undefined) {
       this.embedded = await startEmbeddedPostgres({ dataDir: this.folder, clock: systemClock, log });
     }
-    return createPool({ url: this.baseUrl(), max: 2, applicationName: "tendon test service", log });
+    const pool = createPool({ url: this.baseUrl(), max: 2, applicationName: "tendon test service", log });
+    if (this.embedded !== undefined) await forgetOnPowerLoss(pool);
+    return pool;
   }
 
   private async makeTemplate(): Promise<string> {
@@ -138,6 +140,15 @@ export class PostgresService {
   private urlOf(database: string): string {
     return this.baseUrl().replace(/^(\w+:\/\/[^/]*)\/[^?]*/, `$1/${database}`);
   }
+}
+
+/**
+ * Nothing of a run outlives its machine, and no test turns that off: the disk need not have seen what is written. Tests that
+ * kill a Postgres, or look at what it wrote, have one of their own (own-postgres.ts).
+ */
+async function forgetOnPowerLoss(admin: Pool): Promise<void> {
+  for (const setting of ["fsync", "full_page_writes"]) await admin.query(`alter system set ${setting} = off`);
+  await admin.query("select pg_reload_conf()");
 }
 
 /** Connections that are just ending are still listed; on a busy machine for seconds. */
