@@ -97,21 +97,26 @@ export function ownership(get: () => Parts, provision: () => Promise<Hand>): voi
     it("ends a call that shows no progress, and leaves one alone that works without a word (R2)", async () => {
       const hand = await provision();
       if (!hand.callCpuMs) return hand.destroy().then(() => {});
-      const call = toolCaller(hand, 1_500);
+      const others = await Promise.all([provision(), provision()]);
+      const [call, inShell, inProcess] = [hand, ...others].map((each) => toolCaller(each, 1_500));
+      // Twice the bound: in the shell itself, and in a process of its own that says nothing.
+      const works = "end=$((SECONDS + 3)); while ((SECONDS < end)); do :; done; echo worked";
+      const working = [inShell!.bash(works), inProcess!.bash(`bash -c '${works}'`)];
       const number = newNumber();
       const began = performance.now();
-      const wedged = await call.bash(`echo partial; sleep ${number} & wait`, { callId: `stalled_${number}` });
+      const wedged = await call!.bash(`echo partial; sleep ${number} & wait`, {
+        callId: `stalled_${number}`,
+      });
       expect(performance.now() - began).toBeLessThan(promised(1_500 * 1.5 + 3_000));
       expect(wedged).toMatchObject({ isError: true, outcome: "stalled", exit: { signal: "SIGKILL" } });
       expect(textOf(wedged)).toMatch(
         /^partial\nbash: bash command stalled: for 1500 ms .*\n.*killed.*\n.*new shell/,
       );
       await expectNoneLeft(number);
-      // Twice the bound: in the shell itself, then in a process of its own that says nothing.
-      const works = "end=$((SECONDS + 3)); while ((SECONDS < end)); do :; done; echo worked";
-      expect(textOf(await call.bash(works))).toBe("worked");
-      expect(textOf(await call.bash(`bash -c '${works}'`))).toBe("worked");
-      expect((await hand.destroy()).left).toEqual([]);
+      // Its new shell is as good.
+      expect(textOf(await call!.bash("echo again"))).toBe("again");
+      expect((await Promise.all(working)).map(textOf)).toEqual(["worked", "worked"]);
+      for (const each of [hand, ...others]) expect((await each.destroy()).left).toEqual([]);
     });
 
     it("leaves a finished call's background processes running, also when a later call is killed", async () => {
