@@ -31,6 +31,10 @@ export const harnessSettings = defineSettings({
     parse: text({ maxChars: 256 }),
     help: "Id of the model that judges calls whose permission policy is auto; by default the agent's own.",
   },
+  TENDON_OUTCOME_MODEL: {
+    parse: text({ maxChars: 256 }),
+    help: "Id of the model that judges the work towards outcomes; by default the agent's own.",
+  },
   ANTHROPIC_API_KEY: {
     parse: text(),
     secret: true,

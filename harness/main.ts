@@ -98,6 +98,7 @@ class HarnessProgram implements Service {
         },
         maxRounds: MAX_ROUNDS,
         gradingHeartbeatMs: GRADING_HEARTBEAT_MS,
+        graderModel: config.TENDON_OUTCOME_MODEL,
       },
       judge: new CallJudge({
         model: createTextModel(client, source.defaultModel),

@@ -2,7 +2,8 @@ import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
 import { EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { nextStep } from "./next-step.ts";
-import { applyEvent, newSessionState } from "./session-state.ts";
+import { applyEvent } from "./session-fold.ts";
+import { newSessionState } from "./session-state.ts";
 
 const SETTINGS = { takeQueuedEachStep: false, maxRounds: 10, maxCutOffs: 3, maxCompactions: 3 };
 
@@ -262,5 +263,21 @@ describe("the next step", () => {
     expect(stepAfter([...mid, message])).toMatchObject({ kind: "ask", turn: 1 });
     expect(stepAfter([message, spent]).kind).toBe("rest");
     expect(stepAfter([message, spent, ["user.interrupt"]]).kind).toBe("interrupt");
+  });
+
+  it("is to have work judged at the end of the turn, and not while threads work that the session rests for", () => {
+    const defined: [string, object] = ["user.define_outcome", { description: "d", rubric: {} }];
+    const worked = [defined, running, consumed("e1"), start, end()];
+    const judge = { kind: "begin_evaluation", outcome: { eventId: "e1" } };
+    expect(stepAfter(worked)).toMatchObject(judge);
+    const waiting = [...worked, idle("waiting_for_threads", { event_ids: ["e1"] })];
+    expect(stepAfter(waiting)).toEqual({ kind: "rest" });
+    expect(stepAfter([...waiting, ["brain.threads_rested"]])).toMatchObject(judge);
+    expect(stepAfter([...waiting, message])).toMatchObject({ kind: "ask", turn: 2 });
+    expect(stepAfter([...waiting, message, running, consumed("e7"), start, end()])).toMatchObject(judge);
+    // Whoever raises the budget has the rest looked at anew.
+    const spent = [...waiting, idle("budget_reached")];
+    expect(stepAfter(spent)).toEqual({ kind: "rest" });
+    expect(stepAfter([...spent, ["session.updated", { budget: {} }]])).toMatchObject(judge);
   });
 });

@@ -28,7 +28,7 @@ export type NextStep =
       readonly workerIds: readonly string[];
     }
   | { readonly kind: "ask"; readonly turn: number; readonly inputs: readonly WaitingInput[] }
-  /** The agent has done what it could for the outcome: it is judged. */
+  /** The agent has done what it could for the outcome: it is judged, once its threads rest. */
   | { readonly kind: "begin_evaluation"; readonly outcome: Outcome }
   | { readonly kind: "grade"; readonly outcome: Outcome; readonly evaluation: Evaluation }
   | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
@@ -49,7 +49,11 @@ export function nextStep(state: SessionState, settings: StepSettings): NextStep 
   const inTurn = state.status !== "idle";
   if (inTurn && state.refusal !== undefined) return { kind: "end_turn", reason: "refusal" };
   if (startsTurn(state)) return { kind: "ask", turn: state.turn + 1, inputs: consumable(state, true) };
-  if (outcome?.isBegun && !outcome.isPaused) return { kind: "begin_evaluation", outcome };
+  if (outcome?.isBegun && !outcome.isPaused) {
+    // The server says when they rest, also while nobody holds the session.
+    const isAwaiting = outcome.awaitsThreads && !inTurn;
+    return isAwaiting ? { kind: "rest" } : { kind: "begin_evaluation", outcome };
+  }
   return inTurn ? { kind: "end_turn", reason: "end_turn" } : { kind: "rest" };
 }
 

@@ -93,6 +93,7 @@ export class Runner {
   private readonly options: RunnerOptions;
   private readonly spec: AgentSpec | undefined;
   private readonly steps: StepSettings;
+  private readonly calls: ServerCalls;
   private readonly writer: LogWriter;
   private readonly callRunner: CallRunner;
   private readonly modelStep: ModelStep;
@@ -116,6 +117,7 @@ export class Runner {
     const { tracing } = options;
     this.trace = new TurnTrace({ tracing, sessionId: lease.sessionId, epoch: lease.proof.epoch });
     const calls = new ServerCalls(lease, clock, () => this.trace.headers);
+    this.calls = calls;
     this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
@@ -203,6 +205,10 @@ export class Runner {
       leaving: this.leaving.signal,
       draining,
       readOutputs: (signal) => handOutputs({ server, lease, slots: view.state.handSlots }, signal),
+      awaitsThreads: async ({ eventId: outcomeEventId }) => {
+        const request = { sessionId: lease.sessionId, lease: lease.proof, outcomeEventId };
+        return (await this.calls.repeat((options) => server.threads.waitForTree(request, options))).pending;
+      },
     });
   }
 

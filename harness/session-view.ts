@@ -15,7 +15,8 @@ import type { Lease } from "./lease.ts";
 import { EVALUATION_END, OUTCOME_DEFINED } from "./outcome/outcome-state.ts";
 import { loopEvent } from "./outcome/outcome-words.ts";
 import type { ServerCalls } from "./server-calls.ts";
-import { applyEvent, newSessionState, type SessionState } from "./session-state.ts";
+import { applyEvent } from "./session-fold.ts";
+import { newSessionState, type SessionState } from "./session-state.ts";
 
 export interface SessionViewOptions {
   readonly sessions: Client<typeof SessionService>;

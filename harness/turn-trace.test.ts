@@ -3,7 +3,8 @@ import { describe, expect, test } from "vitest";
 import { formatTraceParent, NO_TRACING, traceOfEvent } from "../kit/trace.ts";
 import { EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { requestEvents } from "./brain-events.ts";
-import { applyEvent, newSessionState, type SessionState } from "./session-state.ts";
+import { applyEvent } from "./session-fold.ts";
+import { newSessionState, type SessionState } from "./session-state.ts";
 import { TurnTrace } from "./turn-trace.ts";
 
 const CLIENT = { ...traceOfEvent("of a client"), sampled: true };

@@ -57,6 +57,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_HARNESS_CAPACITY",
       "TENDON_MODEL",
       "TENDON_AUTO_POLICY_MODEL",
+      "TENDON_OUTCOME_MODEL",
       "TENDON_MODEL_TIMEOUT_MS",
       "TENDON_MODEL_RETRY_FIRST_MS",
       "TENDON_MODEL_RETRY_MAX_MS",

@@ -16,6 +16,7 @@ const outcome: Outcome = {
   iteration: 0,
   isBegun: true,
   isPaused: false,
+  awaitsThreads: false,
   evaluation: undefined,
 };
 

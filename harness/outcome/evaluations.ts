@@ -37,6 +37,8 @@ export interface EvaluationSettings {
   readonly retry: RetryBounds;
   /** Between two heartbeats. */
   readonly gradingHeartbeatMs: number;
+  /** Id of the model that judges; undefined: the agent's. */
+  readonly graderModel?: string | undefined;
 }
 
 export interface EvaluationsOptions {
@@ -54,6 +56,8 @@ export interface EvaluationsOptions {
   /** Aborts when what could finish quickly has had its time, too. */
   readonly draining: AbortSignal;
   readOutputs(signal: AbortSignal): Promise<HandOutputs>;
+  /** Whether a thread of the session works; then the server tells the log once none does any more. */
+  awaitsThreads(outcome: Outcome): Promise<boolean>;
 }
 
 /** Answers of one evaluation that nobody can read. */
@@ -72,11 +76,12 @@ export class Evaluations {
     this.options = options;
   }
 
-  /** The agent has ended its turn: what it has left is kept beside the start, so that everybody judges the same. */
+  /** The agent has ended its turn, and its threads theirs: what it has left is kept beside the start, so that everybody judges the same. */
   async begin(outcome: Outcome): Promise<void> {
-    const { agent, model, view, writer, trace } = this.options;
+    const { agent, model, view, writer, trace, settings } = this.options;
     if (outcome.rubric === undefined) return this.end(outcome, ENDS.withoutRubric);
     if (model === undefined) return this.end(outcome, ENDS.withoutGrader);
+    if (view.state.hasThreads && !(await this.threadsRest(outcome))) return;
     trace.goesOn(view.state);
     const { leaving } = this.options;
     const outputs = await untilInterrupted(this.options, leaving, (signal) =>
@@ -84,7 +89,7 @@ export class Evaluations {
     );
     if (outputs === undefined) return;
     const { head } = view.state;
-    const modelId = agent.spec?.model?.id || model.defaultModel;
+    const modelId = settings.graderModel ?? (agent.spec?.model?.id || model.defaultModel);
     const start = startEvent(writer.newEventId(), outcome, modelId, outputs);
     try {
       await writer.append([...this.running(), start]);
@@ -94,6 +99,21 @@ export class Evaluations {
       const idle = idleEvents({ type: "budget_reached" }, spent, view.state, this.newId);
       await writer.appendUnlessNews(idle, { head });
     }
+  }
+
+  /** False when the next step is to be decided anew: the session rests meanwhile, or something was said. */
+  private async threadsRest(outcome: Outcome): Promise<boolean> {
+    const { view, writer } = this.options;
+    const { head } = view.state;
+    if (await this.options.awaitsThreads(outcome)) {
+      const reason = { type: "waiting_for_threads", event_ids: [outcome.eventId] };
+      // The word that they rest may have come by now, and must not stand before a rest that waits for it.
+      await writer.appendUnlessNews(idleEvents(reason, null, view.state, this.newId), { head });
+      return false;
+    }
+    // What they said last is in the log by now, and is taken in first.
+    await view.refresh();
+    return view.state.head === head;
   }
 
   /** One request to the grader, and what comes of it. */

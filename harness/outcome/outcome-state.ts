@@ -1,13 +1,22 @@
 /** The outcome that a session works towards, and how far its evaluation is: folded from the log. Pure. */
 import { outcomeIdOf } from "../../kit/ids.ts";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
-import { countOf, isObject, type Json, parseObject, payloadOf, stringOf } from "../event-payload.ts";
+import {
+  countOf,
+  isObject,
+  type Json,
+  parseObject,
+  payloadOf,
+  stringOf,
+  stringsOf,
+} from "../event-payload.ts";
 import type { ModelUsage } from "../loops/loop.ts";
 
 export const OUTCOME_DEFINED = "user.define_outcome";
 export const EVALUATION_START = "span.outcome_evaluation_start";
 export const EVALUATION_ONGOING = "span.outcome_evaluation_ongoing";
 export const EVALUATION_END = "span.outcome_evaluation_end";
+export const THREADS_RESTED = "brain.threads_rested";
 
 /** One that has reached no terminal result. A session has at most one. */
 export interface Outcome {
@@ -25,6 +34,8 @@ export interface Outcome {
   readonly isBegun: boolean;
   /** The session came to rest before the end was reached: somebody has to say something first. */
   readonly isPaused: boolean;
+  /** The session rests until none of its threads works: the server says when, and the work is judged then. */
+  readonly awaitsThreads: boolean;
   readonly evaluation: Evaluation | undefined;
 }
 
@@ -69,6 +80,7 @@ export function definedOutcome(event: Event): Outcome {
     iteration: 0,
     isBegun: false,
     isPaused: false,
+    awaitsThreads: false,
     evaluation: undefined,
   };
 }
@@ -106,6 +118,17 @@ export function triedEvaluation(outcome: Outcome, event: Event): Outcome {
         }
       : { ...evaluation, tooLong: evaluation.tooLong + (attempt.too_long === true ? 1 : 0) };
   return { ...outcome, evaluation: tried };
+}
+
+/** After the session has come to rest; `stopReason` as the idle event says it. */
+export function restedOutcome(outcome: Outcome, stopReason: Json): Outcome {
+  const { type, event_ids: eventIds } = stopReason;
+  const isWaiting = type === "waiting_for_threads";
+  const awaitsThreads = isWaiting && stringsOf(eventIds).includes(outcome.eventId);
+  // The turn goes on where it was.
+  const isPaused =
+    outcome.isPaused || !(isWaiting || type === "requires_action" || type === "budget_reached");
+  return { ...outcome, awaitsThreads, isPaused };
 }
 
 /** What is left of it after the end of an evaluation: undefined for a result that is terminal. */

@@ -222,6 +222,7 @@ const POLICY = new Map<string, Callers>([
     createThread: HARNESS,
     sendToThread: HARNESS,
     waitForThreads: HARNESS,
+    waitForTree: HARNESS,
     listThreads: BRAIN,
     stopThread: BRAIN,
     stopTree: CLIENT,

@@ -16,6 +16,7 @@ import {
   ThreadHands,
   type ThreadService,
   type WaitForThreadsRequest,
+  type WaitForTreeRequest,
 } from "../../proto/gen/tendon/v1/thread_service_pb.js";
 import { maySee, type Principal, principalOf } from "../ports/principal.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
@@ -119,6 +120,16 @@ export class ThreadServiceHandler implements ServiceImplementation<typeof Thread
     // Committed before it is looked at: whoever comes to rest from now on finds the wait.
     const text = await this.deps.relay.settle(wait, "by text");
     return { pending: text === undefined, text: text ?? "" };
+  }
+
+  async waitForTree(request: WaitForTreeRequest, context: RpcContext) {
+    const { sessionId, outcomeEventId } = request;
+    refuseNul(outcomeEventId, "outcome_event_id");
+    await this.place(sessionId, context);
+    await this.deps.threads.waitForTree({ sessionId, lease: leaseOf(request), outcomeEventId });
+    // Committed before it is looked at, as a call's wait is.
+    const { isOver } = await this.deps.threads.endTreeWait(sessionId, undefined);
+    return { pending: !isOver };
   }
 
   async listThreads(request: ListThreadsRequest, context: RpcContext) {

@@ -22,6 +22,7 @@ import { derivedEventId, threadIdOf, treeEvent } from "../store/tree-events.ts";
 import { budgetNotice } from "./budget-notice.ts";
 import type { Hub } from "./hub.ts";
 import { announceAppended } from "./log.ts";
+import { OutcomeWaits } from "./outcome-waits.ts";
 import { reportOf } from "./thread-reports.ts";
 import { ThreadWaits } from "./thread-waits.ts";
 
@@ -58,6 +59,7 @@ export class TreeRelay implements Service {
   readonly name = "tree relay";
   private readonly deps: TreeRelayDeps;
   private readonly waits: ThreadWaits;
+  private readonly outcomes: OutcomeWaits;
   private readonly running = new Map<string, { again: boolean; readonly done: Promise<void> }>();
   private readonly stops: (() => void)[] = [];
   private polling: Promise<void> | undefined;
@@ -70,6 +72,11 @@ export class TreeRelay implements Service {
       ...deps,
       append: (sessionId, events) => this.append(sessionId, events),
       held: ({ sessionId, callId }) => this.tellBudget(sessionId, { id: callId, payload: AT_BUDGET }),
+    });
+    this.outcomes = new OutcomeWaits({
+      ...deps,
+      held: ({ sessionId, sincePosition }) =>
+        this.tellBudget(sessionId, { id: `${sessionId} ${sincePosition}`, payload: AT_BUDGET }),
     });
   }
 
@@ -137,8 +144,10 @@ export class TreeRelay implements Service {
         failpoint("server.tree_news_told");
         await threads.passedOn(sessionId, one.position);
       }
-      if (news.length > 0 && place?.parentSessionId !== undefined)
+      if (news.length > 0 && place?.parentSessionId !== undefined) {
         await this.waits.settleAll(place.parentSessionId);
+        await this.outcomes.settle(place.rootSessionId);
+      }
       if (news.length < NEWS_AT_ONCE) return;
     }
   }
@@ -241,6 +250,7 @@ export class TreeRelay implements Service {
     try {
       for (const sessionId of await threads.withNews(SESSIONS_PER_POLL)) await this.relay(sessionId);
       await this.waits.settleSome();
+      await this.outcomes.settleSome();
       this.polls += 1;
       if (this.polls % ORPHANS_EVERY_POLLS !== 0) return;
       for (const threadId of await threads.orphans(SESSIONS_PER_POLL)) await stopOrphan(threadId);

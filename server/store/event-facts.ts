@@ -58,6 +58,7 @@ export const SERVER_WORK: ReadonlySet<string> = new Set([
   "agent.tool_result",
   "agent.mcp_tool_result",
   "agent.thread_message_received",
+  "brain.threads_rested",
 ]);
 
 const NOTHING: EventFacts = {

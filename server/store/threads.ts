@@ -69,6 +69,13 @@ export interface ThreadWait {
   readonly overdue: boolean;
 }
 
+/** A session that waits until nothing below it works, because what it works towards is to be judged then. */
+export interface OutcomeWait {
+  readonly sessionId: string;
+  /** Head of its log when it last said so. */
+  readonly sincePosition: number;
+}
+
 /** A root, and who of its tree is active. */
 export interface ActiveTree {
   readonly rootSessionId: string;
@@ -149,6 +156,22 @@ export interface ThreadStore {
   someWaits(limit: number): Promise<ThreadWait[]>;
   endWait(sessionId: string, callId: string): Promise<void>;
   standings(threadIds: readonly string[]): Promise<ThreadStanding[]>;
+
+  /** The session waits until nothing below it works; whoever waits already goes on. NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED. */
+  waitForTree(request: { sessionId: string; lease: LeaseClaim; outcomeEventId: string }): Promise<void>;
+  /**
+   * Ends the wait if nothing below the session works and all that was said there was passed on. `restedEventId`: id of the event
+   * that tells its log so, in the same transaction; undefined where who waits is told otherwise, and the event is left out where
+   * the outcome is over. `appended` is to be announced.
+   */
+  endTreeWait(
+    sessionId: string,
+    restedEventId: string | undefined,
+  ): Promise<{ readonly isOver: boolean; readonly appended?: Appended | undefined }>;
+  /** Sessions that wait though nothing below them works any more. */
+  restedTrees(limit: number): Promise<string[]>;
+  /** Waits that go on, and some of whose threads rest only because the budget is spent. */
+  treesAtBudget(limit: number): Promise<OutcomeWait[]>;
 }
 
 export interface TreeSums {

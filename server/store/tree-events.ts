@@ -1,6 +1,6 @@
 /** Ids and texts of what logs of one tree say to each other (pure). Ids follow from what is said, so that a repeat says it once. */
 import { createHash } from "node:crypto";
-import { ID_PREFIXES } from "../../kit/ids.ts";
+import { ID_PREFIXES, outcomeIdOf } from "../../kit/ids.ts";
 import type { NewEvent } from "./events.ts";
 
 /** The id that the event about `sourceId` has in another log of the tree. */
@@ -47,4 +47,9 @@ export function receivedEvent({ causeId, content, from }: ThreadMessage, more: o
     from_agent_name: from.agentName,
     ...more,
   });
+}
+
+/** Nothing below the session works any more: what it works towards can be judged. */
+export function threadsRestedEvent(id: string, outcomeEventId: string): NewEvent {
+  return treeEvent(id, "brain.threads_rested", { outcome_id: outcomeIdOf(outcomeEventId) });
 }

@@ -16,6 +16,7 @@ import {
   turn,
 } from "../kit/fake-messages-api.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
+import { define, ends, isGraders, verdict, wasGraders, wordsOf } from "../kit/outcome-session.ts";
 import { commandsWith } from "../kit/process-list.ts";
 import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
 import type { ScriptedSession } from "../kit/scripted-session.ts";
@@ -228,6 +229,42 @@ describe("the claude-code loop", () => {
     await settled(session, 2);
     expect(texts(3)).toEqual(["one", "two"]);
     expect(spoken(session)).toEqual(["Here."]);
+  });
+
+  it("works towards outcomes: the running program is told what was found wanting, and so is one that comes later", {
+    timeout: TIMEOUT_MS,
+  }, async () => {
+    let calls = 0;
+    await start((request) => {
+      if (isGraders(request))
+        return verdict(JSON.stringify(request.messages).includes("the second try"), true);
+      const said = JSON.stringify(request.messages);
+      if (said.includes("It does not meet the rubric yet")) return turn([text("This is the second try.")]);
+      calls += 1;
+      return calls % 2 === 1 ? turn([toolUse(CALL, { command: "paint" })]) : turn([text("Painted.")]);
+    });
+    const session = rig.server.createSession(AGENT);
+    define(session, "Paint a ball.");
+    await settled(session);
+    expect(ends(session).map(({ result }) => result)).toEqual(["needs_revision", "satisfied"]);
+    expect(spoken(session)).toEqual(["Painted.", "This is the second try."]);
+    expect(stopReasons(session)).toEqual(["end_turn"]);
+    const [graded] = rig.api.requests.filter(wasGraders);
+    expect(wordsOf(graded!)).toMatch(
+      /agent calls bash: {"command":"paint"}\n+result: ran paint\n+agent: Painted\./,
+    );
+    const agents = () => rig.api.requests.filter((request) => !wasGraders(request));
+    expect(agents()).toHaveLength(3);
+    expect(wordsOf(agents()[0]!)).toContain("Work towards this outcome:");
+    // Whoever takes over where the verdict was the last word: a program of its own, with the transcript of the first.
+    const log = session.events.slice(0, session.types().indexOf("span.outcome_evaluation_end") + 1);
+    const resumed = rig.resume(log, AGENT);
+    await settled(resumed);
+    expect(ends(resumed).map(({ result }) => result)).toEqual(["needs_revision", "satisfied"]);
+    expect(agents()).toHaveLength(4);
+    const told = wordsOf(agents()[3]!);
+    for (const words of ["Paint a ball.", "Painted.", "not met: It is blue."]) expect(told).toContain(words);
+    expect([...rig.server.runs.values()]).toEqual([1]);
   });
 
   it("says what to install where the SDK is not", async () => {

@@ -10,6 +10,7 @@ import { systemClock } from "../../kit/clock.ts";
 import { type AgentSpec, Permission, QueuedMessages } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { type Rig, type RigOptions, rested, spoken, startRig, stopReasons } from "../kit/harness-rig.ts";
+import { define, ends, verdict } from "../kit/outcome-session.ts";
 import { commandsWith } from "../kit/process-list.ts";
 import { startProgram } from "../kit/program.ts";
 import type { ScriptedTool } from "../kit/scripted-harness-server.ts";
@@ -290,6 +291,50 @@ describe("a program", () => {
     gate.open();
     await rested(session);
     expect(session.payloads("brain.inputs_consumed").map(({ turn }) => turn)).toEqual([1, 1]);
+    expect(stopReasons(session)).toEqual(["end_turn"]);
+  });
+});
+
+describe("an outcome", () => {
+  it("is told to the program as a user's words, and so is what was found wanting; a model of the harness's own judges it", async () => {
+    await start({
+      model: { script: [verdict(false, true), verdict(true, true)], models: ["claude-grader"] },
+      settings: { graderModel: "claude-grader" },
+    });
+    const model = { id: "somebody-elses-model" } as AgentSpec["model"];
+    const session = rig.server.createSession({ ...agent("echo"), ...(model && { model }) });
+    const id = define(session, "Paint a ball.");
+    await rested(session);
+    expect(ends(session).map(({ result }) => result)).toEqual(["needs_revision", "satisfied"]);
+    expect(stopReasons(session)).toEqual(["end_turn"]);
+    expect(session.payloads("span.outcome_evaluation_start").map(({ model }) => model)).toEqual([
+      "claude-grader",
+      "claude-grader",
+    ]);
+    const [first, second] = told(session);
+    const messages = ({ told }: { told: { event?: { type: string } }[] }) =>
+      told.flatMap(({ event }) => (event?.type === "user.message" ? [event] : []));
+    expect(messages(first)).toMatchObject([
+      { id, payload: { content: [{ text: expect.stringContaining("Paint a ball.") }] } },
+    ]);
+    expect(messages(second)).toMatchObject([
+      {
+        payload: {
+          content: [{ text: expect.stringContaining("not met: It is blue.") }],
+          from_evaluation: true,
+        },
+      },
+    ]);
+    // The same process: what it is told is what is new.
+    expect(second.pid).toBe(first.pid);
+  });
+
+  it("that the program never reaches ends after its iterations, whoever the programs are", async () => {
+    await start({ model: { script: () => verdict(false, false) } });
+    const session = rig.server.createSession(agent("look"));
+    define(session, "Paint a ball.", { max_iterations: 2 });
+    await rested(session);
+    expect(ends(session).map(({ result }) => result)).toEqual(["needs_revision", "max_iterations_reached"]);
     expect(stopReasons(session)).toEqual(["end_turn"]);
   });
 });

@@ -28,8 +28,8 @@ export function wasGraders({ json }: RecordedRequest): boolean {
 
 /** Of a request, all that its messages say. */
 export const wordsOf = (request: { readonly body: Buffer }) =>
-  (JSON.parse(request.body.toString()).messages as { content: { text?: string }[] }[])
-    .flatMap(({ content }) => content.map(({ text }) => text ?? ""))
+  (JSON.parse(request.body.toString()).messages as { content: string | { text?: string }[] }[])
+    .flatMap(({ content }) => (typeof content === "string" ? content : content.map(({ text }) => text ?? "")))
     .join("\n");
 
 /** A verdict in which each criterion is met, or not, in this order. */

@@ -19,6 +19,11 @@ import { startServer, type TestServer } from "./server.ts";
 
 type Spec = MessageInitShape<typeof AgentSpecSchema>;
 
+interface Model {
+  readonly url: string;
+  readonly apiKey: string;
+}
+
 const THREAD_TOOLS = ["thread_create", "thread_send", "thread_wait", "thread_list", "thread_stop"];
 
 export class TreeRig {
@@ -30,16 +35,27 @@ export class TreeRig {
 
   private readonly settings: Readonly<Record<string, string>>;
   private readonly peers: boolean;
+  private readonly model: Model | undefined;
 
-  private constructor(database: TestDatabase, settings: Readonly<Record<string, string>>, peers: boolean) {
+  private constructor(
+    database: TestDatabase,
+    settings: Readonly<Record<string, string>>,
+    peers: boolean,
+    model: Model | undefined,
+  ) {
     this.database = database;
     this.settings = settings;
     this.peers = peers;
+    this.model = model;
   }
 
-  /** `settings`: further ones of the server; `peers`: whether other replicas reach it. */
-  static async start(settings: Readonly<Record<string, string>> = {}, peers = false): Promise<TreeRig> {
-    const rig = new TreeRig(await createTestDatabase(), settings, peers);
+  /** `settings`: further ones of the server; `peers`: whether other replicas reach it; `model`: who judges outcomes. */
+  static async start(
+    settings: Readonly<Record<string, string>> = {},
+    peers = false,
+    model?: Model,
+  ): Promise<TreeRig> {
+    const rig = new TreeRig(await createTestDatabase(), settings, peers, model);
     await rig.startServer();
     const request = { spec: { name: "default" }, makeDefault: true };
     await rig.server.client(EnvironmentService).createEnvironment(request);
@@ -72,7 +88,9 @@ export class TreeRig {
   async startHarness(): Promise<void> {
     const key = await this.server.localKey("harness");
     const loops = [puppetLoop(this.puppets)];
-    this.brains = await startBrains({ url: this.server.url, key, loops, capacity: 500 });
+    const { model } = this;
+    const request = { url: this.server.url, key, loops, capacity: 500 };
+    this.brains = await startBrains({ ...request, ...(model && { model }) });
   }
 
   async stopHarness(): Promise<void> {

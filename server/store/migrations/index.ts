@@ -23,6 +23,7 @@ import { sessionVaults } from "./0021-session-vaults.ts";
 import { webTools } from "./0022-web-tools.ts";
 import { deploymentVaults } from "./0023-deployment-vaults.ts";
 import { webhookBounds } from "./0024-webhook-bounds.ts";
+import { outcomeWaits } from "./0025-outcome-waits.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -52,4 +53,5 @@ export const migrations: readonly Migration[] = [
   webTools,
   deploymentVaults,
   webhookBounds,
+  outcomeWaits,
 ];

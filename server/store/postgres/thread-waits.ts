@@ -4,6 +4,7 @@ import { sessionArchived } from "../refusals.ts";
 import type { ThreadStore, ThreadWait } from "../threads.ts";
 import { lockSession } from "./hands.ts";
 import type { Pool, Queryable } from "./pool.ts";
+import { RESTS } from "./thread-rest.ts";
 import { agentNameOf } from "./threads.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -16,14 +17,6 @@ interface WaitRow {
 }
 
 const COLUMNS = "session_id, call_id, thread_ids, waits_for_any, deadline_at <= clock_timestamp() as overdue";
-
-/**
- * Nothing to do, and everything that it had to say was passed on. A thread that waits for a client, for its own threads or for
- * more of the budget goes on later.
- */
-const RESTS = `(s.archived_at is not null or s.status = 'terminated' or (s.status = 'idle' and s.work_position <= s.rested_position
-  and s.stop_reason not in ('', 'requires_action', 'waiting_for_threads', 'budget_reached')))
-  and not exists (select from tree_news n where n.session_id = s.session_id)`;
 
 export function threadWaits(
   pool: Pool,

@@ -12,6 +12,7 @@ import type { SessionRecord } from "../sessions.ts";
 import type { NewThread, ThreadStore, TreeAppend, TreePlace, TreeSums } from "../threads.ts";
 import { derivedEventId, receivedEvent, sentEvent, threadIdOf, treeEvent } from "../tree-events.ts";
 import { appendWithin } from "./append-within.ts";
+import { outcomeWaits } from "./outcome-waits.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { findSession, SESSION_COLUMNS, type SessionRow, toRecord } from "./sessions.ts";
@@ -30,6 +31,7 @@ export function createThreadStore(pool: Pool): ThreadStore {
     ...members(pool),
     ...treeNews(pool),
     ...threadWaits(pool),
+    ...outcomeWaits(pool),
   };
 }
 
@@ -257,7 +259,8 @@ async function list(
 
 /** Goes on by itself, or waits for those that do. */
 const IS_ACTIVE = `archived_at is null and (status in ('running', 'rescheduling') or work_position > rested_position
-  or exists (select from thread_waits w where w.session_id = s.session_id))`;
+  or exists (select from thread_waits w where w.session_id = s.session_id)
+  or exists (select from outcome_waits w where w.session_id = s.session_id))`;
 const IS_HELD =
   "archived_at is null and status = 'idle' and stop_reason in ('requires_action', 'budget_reached')";
 
@@ -315,6 +318,8 @@ function members(
              where work_position > rested_position and archived_at is null
            union
            select s.session_id, s.root_session_id, s.workspace_id from thread_waits join sessions s using (session_id)
+           union
+           select s.session_id, s.root_session_id, s.workspace_id from outcome_waits join sessions s using (session_id)
          ) busy where $1::text is null or workspace_id = $1 group by root order by root limit ${MAX_TREES}`,
         [workspaceId ?? null],
       );

@@ -61,8 +61,9 @@ export declare type ProvisionRequest = Message<"tendon.v1.ProvisionRequest"> & {
   lease?: LeaseProof | undefined;
 
   /**
-   * Nobody has asked for the hand yet: it is released when its session rests at the end of a turn and nothing has used it.
-   * A hand that is there already, or that somebody else asks for meanwhile, is kept.
+   * Nobody has asked for the hand yet: it is released when its session rests at the end of a turn, or has waited for a client for
+   * ten minutes, and nothing has used it. A hand that is there already, or that somebody else asks for meanwhile, is kept. It
+   * decides nothing about who runs the calls of a self-hosted environment.
    *
    * @generated from field: bool speculative = 7;
    */

@@ -239,6 +239,60 @@ export declare type WaitForThreadsResponse = Message<"tendon.v1.WaitForThreadsRe
 export declare const WaitForThreadsResponseSchema: GenMessage<WaitForThreadsResponse>;
 
 /**
+ * Asks to wait for all that is below a session.
+ *
+ * @generated from message tendon.v1.WaitForTreeRequest
+ */
+export declare type WaitForTreeRequest = Message<"tendon.v1.WaitForTreeRequest"> & {
+  /**
+   * Session that waits.
+   *
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * Proof that the caller is its brain.
+   *
+   * @generated from field: tendon.v1.LeaseProof lease = 2;
+   */
+  lease?: LeaseProof | undefined;
+
+  /**
+   * Event id of the `user.define_outcome` whose work is to be judged.
+   *
+   * @generated from field: string outcome_event_id = 3;
+   */
+  outcomeEventId: string;
+};
+
+/**
+ * Describes the message tendon.v1.WaitForTreeRequest.
+ * Use `create(WaitForTreeRequestSchema)` to create a new message.
+ */
+export declare const WaitForTreeRequestSchema: GenMessage<WaitForTreeRequest>;
+
+/**
+ * Whether anything works.
+ *
+ * @generated from message tendon.v1.WaitForTreeResponse
+ */
+export declare type WaitForTreeResponse = Message<"tendon.v1.WaitForTreeResponse"> & {
+  /**
+   * Something does: the server tells the session's log once nothing does any more.
+   *
+   * @generated from field: bool pending = 1;
+   */
+  pending: boolean;
+};
+
+/**
+ * Describes the message tendon.v1.WaitForTreeResponse.
+ * Use `create(WaitForTreeResponseSchema)` to create a new message.
+ */
+export declare const WaitForTreeResponseSchema: GenMessage<WaitForTreeResponse>;
+
+/**
  * Asks for a page of threads.
  *
  * @generated from message tendon.v1.ListThreadsRequest
@@ -495,6 +549,24 @@ export declare const ThreadService: GenService<{
     methodKind: "unary";
     input: typeof WaitForThreadsRequestSchema;
     output: typeof WaitForThreadsResponseSchema;
+  },
+  /**
+   * Says whether nothing below a session works any more: its work towards an outcome is judged then. While something does, the
+   * session may rest: the server appends `brain.threads_rested` to its log once nothing does, which is work for a brain, so nobody
+   * has to hold the session meanwhile. Threads that wait for a client, for threads of their own or for more of the budget are at
+   * work as well, however long that takes.
+   *
+   * Effect: the wait, until nothing works or the outcome is over.
+   * Idempotency: a repeat goes on with the wait.
+   * Fails: NOT_FOUND, LEASE_FENCED, SESSION_ARCHIVED.
+   * Callers: harness.
+   *
+   * @generated from rpc tendon.v1.ThreadService.WaitForTree
+   */
+  waitForTree: {
+    methodKind: "unary";
+    input: typeof WaitForTreeRequestSchema;
+    output: typeof WaitForTreeResponseSchema;
   },
   /**
    * Lists the threads of a session, or of a whole tree, oldest first.
