@@ -5,6 +5,7 @@ import { describe, expect, it } from "vitest";
 import { AgentSchema, type AgentSpec, AgentSpecSchema } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { SlotToolsSchema } from "../../../proto/gen/tendon/v1/harness_service_pb.js";
+import { historyEvent } from "../../session-view.ts";
 import { toolCatalogue } from "../../tool-catalogue.ts";
 import { decisionOf } from "./context-decision.ts";
 import { claudeSettings } from "./loop-settings.ts";
@@ -20,6 +21,8 @@ const TOOLS: Record<string, readonly string[]> = {
   session: ["bash", "read"],
   rich: ["bash", "read"],
   long: ["bash"],
+  outcome: ["bash"],
+  auto: ["bash"],
 };
 
 function next(name: string, spec: AgentSpec, history: readonly Event[]): NextRequest {
@@ -63,9 +66,9 @@ function replay(name: string, spec: AgentSpec, log: readonly Event[]): Step[] {
 
 describe.each(Object.keys(TOOLS))("the recorded session %s", (name) => {
   const spec = fromJsonString(AgentSpecSchema, golden(`${name}.agent.json`));
-  const log = lines(`${name}.log.ndjson`).map((line) => {
+  const log = lines(`${name}.log.ndjson`).flatMap((line) => {
     const { position, ...event } = JSON.parse(line);
-    return create(EventSchema, { ...event, position: BigInt(position) });
+    return historyEvent(create(EventSchema, { ...event, position: BigInt(position) })) ?? [];
   });
   const steps = replay(name, spec, log);
   const bodies = steps.flatMap((step) => (step.next.kind === "change" ? [] : [step.next.request.body]));
@@ -91,7 +94,7 @@ describe.each(Object.keys(TOOLS))("the recorded session %s", (name) => {
 
   it("gives the same bytes from a log of which the attempt of a dead holder is part", () => {
     for (const { history, next: step } of steps) {
-      const again = [...history, ...deadAttempt(history.length)];
+      const again = [...history, ...deadAttempt(Number(history.at(-1)!.position))];
       const repeated = next(name, spec, again);
       if (step.kind === "change") expect(repeated).toEqual(step);
       else expect(repeated.kind !== "change" && repeated.request.body).toBe(step.request.body);
