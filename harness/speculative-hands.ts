@@ -1,7 +1,8 @@
 /**
  * Has hands made while the model still writes the call that will need them (H4). A guess costs nobody more than a hand: the
- * call itself finds it or waits for it, a slot has one hand whoever asks (H1), and what the turn did not use the server
- * gives back. Nothing here is waited for, and nothing that fails here is told: the call says what is wrong.
+ * call itself finds it or waits for it, a slot has one hand whoever asks (H1), and what the turn did not use, because the answer
+ * broke off or its calls may not run, the server gives back. Nothing here is waited for, and nothing that fails here is
+ * told: the call says what is wrong.
  */
 import { messageOf } from "../kit/errors.ts";
 import type { Logger } from "../kit/log.ts";
@@ -35,8 +36,8 @@ export class SpeculativeHands {
   callBegan(eventId: string, modelName: string): void {
     const { hands, lease, view, catalogue, log } = this.options;
     const tool = catalogue.find(modelName);
-    // A call that somebody has to allow may never run.
-    if (tool?.kind !== "hand" || tool.policy !== "always_allow") return;
+    // What a client has to allow may wait for ever. What a model judges is mostly allowed, and soon: the hand is there by then.
+    if (tool?.kind !== "hand" || tool.policy === "always_ask") return;
     const { slot } = tool;
     // A hand that the slot had and lost is replaced only by a call, which tells the model of it (H2).
     if (this.asked.has(slot) || view.state.handSlots.has(slot)) return;

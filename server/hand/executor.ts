@@ -22,7 +22,7 @@ import type { LiveExecution } from "./live-execution.ts";
 import type { Provisioner } from "./provisioner.ts";
 import { cancelledResult, failureResult, fromStoredText, resultOfEvent } from "./results.ts";
 import type { ToolLists } from "./tool-lists.ts";
-import type { WorkerOffers } from "./worker-offers.ts";
+import { isSelfHosted, type WorkerOffers } from "./worker-offers.ts";
 
 export type ExecuteMessage = MessageInitShape<typeof ExecuteResponseSchema>;
 
@@ -272,7 +272,8 @@ export class Executor implements HandLinkParts {
     const { hands } = this.deps.store;
     if (handId !== "") return this.namedHand(handId);
     const usable = call.sessionId === undefined ? undefined : await hands.usable(call.sessionId, call.slot);
-    if (usable?.state === "ready") return { hand: usable };
+    // A hand of a self-hosted environment may be a guess, which has not decided who runs its calls: the first call does.
+    if (usable?.state === "ready" && !isSelfHosted(usable)) return { hand: usable };
     const offer = await this.offers.offer(call, lease);
     if (offer !== undefined) return { elsewhere: offer };
     const opened = await hands.open({

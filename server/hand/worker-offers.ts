@@ -85,6 +85,6 @@ export class WorkerOffers {
   }
 }
 
-function isSelfHosted({ environment }: SlotServer): boolean {
+export function isSelfHosted({ environment }: Pick<SlotServer, "environment">): boolean {
   return (JSON.parse(environment) as { selfHosted?: boolean }).selfHosted === true;
 }

@@ -155,7 +155,10 @@ export interface HandStore {
   undestroyed(handAgentIds: readonly string[], limit: number): Promise<HandRecord[]>;
   /** Living hands of the session. */
   ofSession(sessionId: string): Promise<HandRecord[]>;
-  /** Ready hands that were only a guess, that nothing has used, and whose sessions rest at the end of a turn; at most `limit`. */
+  /**
+   * Ready hands that were only a guess, that nothing has used, and whose sessions rest: at the end of a turn, or for ten minutes
+   * for a client. At most `limit`.
+   */
   guessedInVain(limit: number): Promise<HandRecord[]>;
   /** Which of these ids are hands of ours. */
   known(handIds: readonly string[]): Promise<Set<string>>;

@@ -68,6 +68,14 @@ test("a hand that nothing has used is released when the turn is over, not before
   expect(await stateOf(handId)).toBe(HandState.READY);
   // Its calls may be allowed yet.
   expect(await stateOf(waiting)).toBe(HandState.READY);
+  // A client may take for ever, a guess does not wait for that.
+  await database
+    .pool()
+    .query(
+      "update sessions set updated_at = clock_timestamp() - interval '11 minutes' where session_id = $1",
+      [waits.id],
+    );
+  await eventually(async () => (await stateOf(waiting)) === HandState.RELEASED);
   await idle(session);
   const [released] = await eventually(async () => {
     const events = await session.events("hand.released");
@@ -137,4 +145,38 @@ test("the call of a turn that begins just then gets a new hand, and is told of n
   await call(session);
   const [result] = await session.events("agent.tool_result");
   expect(JSON.stringify(result?.payload)).not.toContain("Note:");
+});
+
+test("a guess decides nothing about who runs the calls of a self-hosted environment: the first call does, or whoever asks for a hand", async () => {
+  const environmentId = await rig.environment({ selfHosted: true });
+  const willing = await rig.agent({ greeting: { labels: { self_hosted: environmentId } } });
+  await willing.connect();
+  const served = async ({ id }: RigSession) => {
+    const { rows } = await database
+      .pool()
+      .query<{ served_by: string }>("select served_by from session_servers where session_id = $1", [id]);
+    return rows.map((row) => row.served_by);
+  };
+  const open = async () => {
+    const session = await rig.session(environmentId);
+    await session.append("session.status_running", {});
+    return session;
+  };
+  const [vain, called, asked] = [await open(), await open(), await open()];
+  for (const session of [vain, called, asked]) {
+    await guess(session);
+    expect(await served(session)).toEqual([]);
+  }
+  await call(called);
+  expect(await served(called)).toEqual(["hand_agent"]);
+  await rig.client.provision({ requestId: newId("request"), sessionId: asked.id });
+  expect(await served(asked)).toEqual(["hand_agent"]);
+  await idle(vain);
+  await eventually(async () => (await vain.events("hand.released")).length === 1);
+  expect(await served(vain)).toEqual([]);
+  await willing.disconnect();
+  // The workers' calls from now on: nothing has decided otherwise.
+  const kinds: (string | undefined)[] = [];
+  for await (const { kind } of rig.harness.execute(await vain.toolUse("echo", {}))) kinds.push(kind.case);
+  expect(kinds).toEqual(["offered"]);
 });

@@ -32,10 +32,17 @@ let platform: Platform;
 /** What the model says to a session's first words, in the order of the requests; then it is done. */
 const scripts = new Map<string, Answer[]>();
 
+/** What the judge of a session's calls says, by its first words. */
+const verdicts = new Map<string, string>();
+
 beforeAll(async () => {
   api = await startFakeMessagesApi({
     script: ({ messages }: MessagesRequest) => {
       const words = String(messages[0]!.content[0]!.text);
+      if (words.startsWith(`{"agent_instructions"`)) {
+        const first = JSON.parse(words).conversation[0].text as string;
+        return turn([JSON.stringify({ verdict: verdicts.get(first), reason: "so" })]);
+      }
       return scripts.get(words)?.shift() ?? turn(["Done."]);
     },
   });
@@ -148,6 +155,41 @@ it(
     expect((await rested(sessionId)).map(({ type }) => type)).toContain("agent.tool_use");
     expect(await handsOf(sessionId)).toEqual([]);
     await rested(witness);
+  },
+  TIMEOUT_MS,
+);
+
+it(
+  "a hand is ready before its call is judged: one that may run finds it, also once a client says so, one that may not leaves no hand (H4)",
+  async () => {
+    const auto = [handTools({ defaultPolicy: { permission: Permission.AUTO } })];
+    const judged = async (verdict: string) => {
+      const until = gate();
+      verdicts.set(`judged: ${verdict}`, verdict);
+      const sessionId = await talk(`judged: ${verdict}`, [held(until)], auto);
+      const handId = await handIsReady(sessionId);
+      expect(await types(sessionId)).not.toContain("brain.judging_began");
+      until.open();
+      return { sessionId, handId, events: await rested(sessionId) };
+    };
+    const [allowed, denied, asked] = await Promise.all(["allow", "deny", "ask"].map(judged));
+    const outputs = async (sessionId: string) =>
+      (await log(sessionId))
+        .filter(({ type }) => type === "agent.tool_result")
+        .map(({ payload }) => JSON.parse(payload).content[0].text);
+    expect(await outputs(allowed!.sessionId)).toEqual(["42"]);
+    expect(await released(denied!.sessionId)).toMatchObject({ hand_id: denied!.handId, unused: true });
+    expect(await outputs(denied!.sessionId)).toEqual([expect.stringContaining("high_risk")]);
+    const call = asked!.events.find(({ type }) => type === "agent.tool_use")!;
+    const payload = JSON.stringify({ tool_use_id: call.id, result: "allow" });
+    const { sessionId } = asked!;
+    await sessions().emitEvents({ sessionId, events: [{ type: "user.tool_confirmation", payload }] });
+    await eventually(async () => (await outputs(sessionId)).length === 1, { withinMs: 60_000 });
+    expect(await outputs(sessionId)).toEqual(["42"]);
+    for (const { sessionId, handId } of [allowed!, asked!])
+      expect((await handsOf(sessionId)).map(({ id }) => id)).toEqual([handId]);
+    expect((await handsOf(denied!.sessionId)).map(({ id }) => id)).toEqual([denied!.handId]);
+    await rested(sessionId);
   },
   TIMEOUT_MS,
 );

@@ -166,6 +166,9 @@ function changes(pool: Pool): Pick<HandStore, "ready" | "report" | "end" | "dest
 /** Nothing has used it, and nobody but a guess has asked for it. */
 const GUESS = "speculative and state = 'ready' and last_used_at is null";
 
+/** Kept so long for calls that wait for a client. */
+const GUESS_FOR_CLIENT_S = 600;
+
 /** Of a hand that is locked. */
 async function isGuess(transaction: Transaction, handId: string): Promise<boolean> {
   const { rowCount } = await transaction.query(`select 1 from hands where hand_id = $1 and ${GUESS}`, [
@@ -179,13 +182,14 @@ function lists(
 ): Pick<HandStore, "ofAgent" | "undestroyed" | "ofSession" | "guessedInVain" | "known" | "stale"> {
   return {
     async guessedInVain(limit) {
-      // A turn that waits for a client goes on: its calls may come to need the hand.
+      // A turn that waits for a client goes on: its calls may come to need the hand. A client may take for ever.
       const { rows } = await pool.query<HandRow>(
         `select ${HAND_COLUMNS} from hands where ${GUESS} and exists (select from sessions s
            where s.session_id = hands.session_id and s.status in ('idle', 'terminated')
-             and s.stop_reason <> 'requires_action')
+             and (s.stop_reason <> 'requires_action'
+               or s.updated_at < clock_timestamp() - $2::integer * interval '1 second'))
          order by created_at limit $1`,
-        [limit],
+        [limit, GUESS_FOR_CLIENT_S],
       );
       return rows.map(toHand);
     },

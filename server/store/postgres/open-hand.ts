@@ -24,7 +24,7 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     }
     const newest = await newestOfSlot(transaction, sessionId, request.slot);
     if (newest !== undefined && isLiving(newest)) {
-      if (!request.speculative) await keep(transaction, newest.hand_id);
+      if (!request.speculative) await keep(transaction, sessionId, newest);
       return { kind: "hand", hand: toHand(newest), created: false };
     }
     if (newest?.state === "lost") {
@@ -43,7 +43,8 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     environmentId ||= (request.slot === "" ? undefined : ofSlot[request.slot]) ?? session.environment_id;
   }
   const environment = await readEnvironment(transaction, request.workspaceId, environmentId);
-  if (sessionId !== undefined && request.slot === "")
+  // A guess decides nothing: the call that it was made for may never run.
+  if (sessionId !== undefined && request.slot === "" && !request.speculative)
     await noteHandAgents(transaction, sessionId, environment.spec);
   const most = await limitReached(transaction, request.workspaceId);
   if (most !== undefined) return { kind: "too_many", most };
@@ -107,10 +108,17 @@ async function ofOwner(transaction: Transaction, asked: OpenHandRequest): Promis
 }
 
 /** Somebody asked for it: it is no guess any more. */
-async function keep(transaction: Transaction, handId: string): Promise<void> {
-  await transaction.query("update hands set speculative = false where hand_id = $1 and speculative", [
-    handId,
-  ]);
+async function keep(
+  transaction: Transaction,
+  sessionId: string,
+  { hand_id: handId }: HandRow,
+): Promise<void> {
+  const { rows } = await transaction.query<{ slot: string; environment: string }>(
+    "update hands set speculative = false where hand_id = $1 and speculative returning slot, environment",
+    [handId],
+  );
+  const guess = rows[0];
+  if (guess?.slot === "") await noteHandAgents(transaction, sessionId, guess.environment);
 }
 
 /** How many hands the workspace may have, when it has them. One at a time where there is a limit, so that two at once do not get past it. */
