@@ -6,6 +6,7 @@ import type { DeploymentSpecSchema } from "../proto/gen/tendon/v1/deployment_pb.
 import { EventInputSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { EXIT_USAGE } from "./command.ts";
 import type { Api } from "./connect.ts";
+import { addOutcomeOptions, type OutcomeOptions, outcomeOf } from "./outcome-options.ts";
 import {
   addSessionPartsOptions,
   givenSessionParts,
@@ -13,7 +14,7 @@ import {
 } from "./session-parts-options.ts";
 import { parseRepeated } from "./words.ts";
 
-export interface DeploymentOptions extends SessionPartsOptions {
+export interface DeploymentOptions extends SessionPartsOptions, OutcomeOptions {
   name?: string;
   description?: string;
   message?: string[];
@@ -28,20 +29,21 @@ export const CLEARED = ["description", "schedule", "vaults", "resources", "budge
 export type Cleared = (typeof CLEARED)[number];
 
 export function addDeploymentOptions(command: Command): Command {
-  return addSessionPartsOptions(command)
+  const first = addSessionPartsOptions(command)
     .option("--name <name>", "for people; also the title of its sessions")
-    .option("--message <text>", "first message of each session; may be given several times", parseRepeated)
+    .option("--message <text>", "first message of each session; may be given several times", parseRepeated);
+  return addOutcomeOptions(first, "after the messages; one of both is needed")
     .option("--system <text>", "what each session is told by its operator, behind the first message")
     .option("--cron <expression>", 'when, such as "0 9 * * 1-5"; left out: only when told')
     .option("--time-zone <zone>", "whose clock that is, such as Europe/Berlin; goes with --cron")
     .option("--description <text>", "what it does");
 }
 
-/** Without ids: these are each session's own. */
-export function initialEventsOf({
-  message = [],
-  system,
-}: DeploymentOptions): MessageInitShape<typeof EventInputSchema>[] {
+/** Without ids: these are each session's own. Empty where neither a message nor an outcome is given. */
+export function initialEventsOf(options: DeploymentOptions): MessageInitShape<typeof EventInputSchema>[] {
+  const { message = [], system } = options;
+  const outcome = outcomeOf(options);
+  if (message.length === 0 && outcome === undefined) return [];
   const event = (type: string, text: string) =>
     create(EventInputSchema, { type, payload: JSON.stringify({ content: [{ type: "text", text }] }) });
   const [first, ...others] = message.map((text) => event("user.message", text));
@@ -49,6 +51,7 @@ export function initialEventsOf({
     ...(first === undefined ? [] : [first]),
     ...(system === undefined ? [] : [event("system.message", system)]),
     ...others,
+    ...(outcome === undefined ? [] : [{ ...outcome, id: "" }]),
   ];
 }
 
@@ -75,15 +78,19 @@ const CLEARED_FIELDS: Readonly<Record<Cleared, string>> = {
 
 /** What an update asks for: the fields that were given, and those that are cleared. */
 export async function deploymentChange(api: Api, options: DeploymentOptions, cleared: readonly Cleared[]) {
-  const { name, description, message, system } = options;
-  if (system !== undefined && message === undefined)
-    throw new StartupError("--system goes with --message: first events are replaced together", EXIT_USAGE);
+  const { name, description, system } = options;
+  const initialEvents = initialEventsOf(options);
+  if (system !== undefined && initialEvents.length === 0)
+    throw new StartupError(
+      "--system goes with --message or --outcome: first events are replaced together",
+      EXIT_USAGE,
+    );
   const schedule = scheduleOf(options);
   const given: Record<string, Spec> = {
     ...(await givenSessionParts(api, options)),
     ...(name !== undefined && { name: { name } }),
     ...(description !== undefined && { description: { description } }),
-    ...(message !== undefined && { initial_events: { initialEvents: initialEventsOf(options) } }),
+    ...(initialEvents.length > 0 && { initial_events: { initialEvents } }),
     ...(schedule && { schedule: { schedule } }),
   };
   const fields = cleared.map((part) => CLEARED_FIELDS[part]);

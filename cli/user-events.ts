@@ -14,11 +14,13 @@ export function userInterrupt(): EventInput {
 /** What the session is to reach, judged by the rubric. */
 export function defineOutcome(
   description: string,
-  rubric: string,
+  rubric:
+    | { readonly type: "text"; readonly content: string }
+    | { readonly type: "file"; readonly file_id: string },
   maxIterations: number | undefined,
 ): EventInput {
   const limit = maxIterations === undefined ? {} : { max_iterations: maxIterations };
-  const payload = { description, rubric: { type: "text", content: rubric }, ...limit };
+  const payload = { description, rubric, ...limit };
   return clientEvent("user.define_outcome", JSON.stringify(payload));
 }
 

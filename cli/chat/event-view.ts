@@ -71,6 +71,9 @@ export class EventView {
         if (this.options.showUser)
           this.line(`${this.style("bold", "outcome")}  ${printable(stringOf(payload.description))}`);
         break;
+      case "span.outcome_evaluation_start":
+        this.line(this.style("dim", `◇ evaluation${numberOf(payload)}: the work is judged`));
+        break;
       case "span.outcome_evaluation_end":
         this.judged(payload);
         break;
@@ -171,9 +174,9 @@ export class EventView {
     if (this.calls.size === 0) this.isParallel = false;
   }
 
-  private judged({ result, iteration, explanation }: Json): void {
-    const count = typeof iteration === "number" ? ` ${iteration + 1}` : "";
-    this.line(`◆ ${this.style("bold", `evaluation${count}`)}: ${printable(stringOf(result))}`);
+  private judged(payload: Json): void {
+    const { result, explanation } = payload;
+    this.line(`◆ ${this.style("bold", `evaluation${numberOf(payload)}`)}: ${printable(stringOf(result))}`);
     this.writeIndented(stringOf(explanation));
     this.finishLine();
   }
@@ -238,13 +241,18 @@ export class EventView {
   }
 }
 
-/** The one argument that says it all, or the whole input in short. */
 /** As the model names it: with the slot of its hand, unless that is the default one. */
 function toolName({ name, hand }: Json): string {
   const slot = stringOf(hand);
   return slot === "" ? stringOf(name) : `${slot}__${stringOf(name)}`;
 }
 
+/** For people, who count from one. */
+function numberOf({ iteration }: Json): string {
+  return typeof iteration === "number" ? ` ${iteration + 1}` : "";
+}
+
+/** The one argument that says it all, or the whole input in short. */
 function inputText(input: Json): string {
   const main = input.command ?? input.path ?? input.file_path ?? input.pattern;
   const text = typeof main === "string" ? main : JSON.stringify(input);

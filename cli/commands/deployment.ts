@@ -95,12 +95,12 @@ function addCreate(deployment: Command): void {
     "makes repeating this command safe",
   );
   onAction<DeploymentOptions & { requestId?: string }>(command, async ({ options, api, output }) => {
-    const { name, message, description = "" } = options;
-    if (name === undefined || message === undefined)
-      throw new StartupError("--name and --message are needed", EXIT_USAGE);
+    const { name, description = "" } = options;
+    const initialEvents = initialEventsOf(options);
+    if (name === undefined || initialEvents.length === 0)
+      throw new StartupError("--name and --message are needed, or --name and --outcome", EXIT_USAGE);
     const schedule = scheduleOf(options);
     const parts = await sessionPartsOf(api, options);
-    const initialEvents = initialEventsOf(options);
     const spec = { ...parts, name, description, initialEvents, ...(schedule && { schedule }) };
     const { requestId = "" } = options;
     const { deployment: made } = await api.deployments.createDeployment({ requestId, spec }, CALL_WITHIN);
@@ -124,7 +124,7 @@ function addUpdate(deployment: Command): void {
     .addHelpText(
       "after",
       `
-What is given replaces what is there as a whole: the first events (--message, --system), the vaults, the limits, and of
+What is given replaces what is there as a whole: the first events (--message, --outcome, --system), the vaults, the limits, and of
 resources stores and repositories together with files and tokens that were given otherwise. --agent alone means its latest
 version; --metadata name= takes a pair away.`,
     );

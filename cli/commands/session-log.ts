@@ -14,11 +14,12 @@ import {
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { EventView, type EventViewOptions } from "../chat/event-view.ts";
 import { CALL_WITHIN, type CommandContext, EXIT_USAGE, onAction } from "../command.ts";
+import { addOutcomeOptions, type OutcomeOptions, outcomeOf } from "../outcome-options.ts";
 import type { Output } from "../output.ts";
 import { readText } from "../read-file.ts";
 import { formatTable } from "../table.ts";
 import { followTurn } from "../turn.ts";
-import { clientEvent, defineOutcome, userInterrupt, userMessage } from "../user-events.ts";
+import { clientEvent, userInterrupt, userMessage } from "../user-events.ts";
 import { type Watched, watchSession } from "../watch-session.ts";
 import { parseCount, parseList, parsePosition, timeText } from "../words.ts";
 
@@ -32,22 +33,16 @@ export function addSessionLogCommands(session: Command): void {
   addWatch(session);
 }
 
-interface SendOptions {
+interface SendOptions extends OutcomeOptions {
   type?: string;
   payload?: string;
   id?: string;
   interrupt?: boolean;
-  outcome?: string;
-  rubric?: string;
-  rubricFile?: string;
-  maxIterations?: number;
   follow?: boolean;
 }
 
-const MAX_ITERATIONS = 20;
-
 function addSend(session: Command): void {
-  const command = session
+  const send = session
     .command("send <session> [text...]")
     .description('append a message, or another event; "-" reads the text from standard input')
     .option("--type <type>", "type of the event, such as user.tool_confirmation or acme.created")
@@ -56,18 +51,8 @@ function addSend(session: Command): void {
       'payload of the event: JSON text of one object, kept as it is; "-" reads it from standard input',
     )
     .option("--id <id>", "id of the event (sevt_…); makes repeating this command safe")
-    .option("--interrupt", "interrupt what the session does (before the text, if there is any)")
-    .option(
-      "--outcome <text>",
-      "what the session is to reach: it works until a grader says that the rubric is met (after the text, if there is any)",
-    )
-    .option("--rubric <text>", "with --outcome: what it is judged by, one criterion a line")
-    .option("--rubric-file <file>", 'the same, from a file; "-" is standard input')
-    .option(
-      "--max-iterations <n>",
-      `with --outcome: how often the work is judged at most, 1 to ${MAX_ITERATIONS}; left out: 3`,
-      parseCount(1, MAX_ITERATIONS),
-    )
+    .option("--interrupt", "interrupt what the session does (before the text, if there is any)");
+  const command = addOutcomeOptions(send, "after the text, if there is any")
     .option(
       "--follow",
       "show what happens until the session rests; ends with 1 unless it rests at the end of a turn",
@@ -106,7 +91,7 @@ function eventsToSend(options: SendOptions, words: readonly string[]): EventInpu
     return [...events, clientEvent(options.type, payload, options.id)];
   }
   if (options.payload !== undefined) throw new StartupError("--payload goes with --type", EXIT_USAGE);
-  const outcome = outcomeToSend(options);
+  const outcome = outcomeOf(options);
   const text = words.length === 1 && words[0] === "-" ? readText("-") : words.join(" ");
   if (text !== "") {
     const message = userMessage(text);
@@ -117,16 +102,6 @@ function eventsToSend(options: SendOptions, words: readonly string[]): EventInpu
   if (events.length === 0)
     throw new StartupError("nothing to send: give a text, --interrupt, --outcome, or --type", EXIT_USAGE);
   return events;
-}
-
-function outcomeToSend({ outcome, rubric, rubricFile, maxIterations }: SendOptions): EventInput | undefined {
-  if (outcome === undefined) {
-    if ((rubric ?? rubricFile ?? maxIterations) === undefined) return undefined;
-    throw new StartupError("--rubric, --rubric-file and --max-iterations go with --outcome", EXIT_USAGE);
-  }
-  if ((rubric === undefined) === (rubricFile === undefined))
-    throw new StartupError("--outcome needs a rubric: --rubric or --rubric-file", EXIT_USAGE);
-  return defineOutcome(outcome, rubric ?? readText(rubricFile!), maxIterations);
 }
 
 interface EventsOptions {

@@ -15,6 +15,7 @@ import { budgetText } from "../budget-options.ts";
 import { CALL_WITHIN, onAction } from "../command.ts";
 import type { Api } from "../connect.ts";
 import { agentIdOf, environmentIdOf } from "../named.ts";
+import { addOutcomeOptions, type OutcomeOptions, outcomeOf } from "../outcome-options.ts";
 import {
   addSessionPartsOptions,
   type SessionPartsOptions,
@@ -29,6 +30,7 @@ import { enumWord, enumWords, pairsText, parseEnum, parsePair, timeText } from "
 import { addPageOptions, nextPageNote, type PageOptions, pageOf } from "./page-options.ts";
 import { addSessionCopyCommands } from "./session-copies.ts";
 import { addSessionLogCommands } from "./session-log.ts";
+import { addSessionOutcomes } from "./session-outcomes.ts";
 import { addSessionThreadCommands } from "./session-threads.ts";
 import { addSessionTrace } from "./session-trace.ts";
 import { addVerify } from "./session-verify.ts";
@@ -64,18 +66,20 @@ Examples:
   addSessionCopyCommands(session, sessionText);
   addSessionThreadCommands(session, sessionText);
   addSessionTrace(session);
+  addSessionOutcomes(session);
   addVerify(session);
   addEnding(session);
 }
 
 function addCreate(session: Command): void {
-  type Options = SessionPartsOptions & {
-    slot?: Record<string, string>;
-    title?: string;
-    message?: string;
-    requestId?: string;
-  };
-  const command = addSessionPartsOptions(session.command("create").description("make a session"))
+  type Options = SessionPartsOptions &
+    OutcomeOptions & {
+      slot?: Record<string, string>;
+      title?: string;
+      message?: string;
+      requestId?: string;
+    };
+  const create = addSessionPartsOptions(session.command("create").description("make a session"))
     .option(
       "--slot <slot=environment>",
       "environment of a further hand, by id or name; may be given several times",
@@ -83,18 +87,22 @@ function addCreate(session: Command): void {
     )
     .option("--title <text>", "title for people")
     .option("--message <text>", "first message")
-    .option("--request-id <id>", "makes repeating this command safe")
-    .addHelpText(
-      "after",
-      '\nExamples:\n  tendon session create --message "run: uname -a" --json\n  tendon session create --repo "https://github.com/owner/name#main@src" --vault vlt_01…',
-    );
+    .option("--request-id <id>", "makes repeating this command safe");
+  const command = addOutcomeOptions(create, "after the message, if there is any").addHelpText(
+    "after",
+    '\nExamples:\n  tendon session create --message "run: uname -a" --json\n  tendon session create --outcome "run: date +%Y" --rubric "contains: 20"\n  tendon session create --repo "https://github.com/owner/name#main@src" --vault vlt_01…',
+  );
   onAction<Options>(command, async ({ options, api, output }) => {
+    const outcome = outcomeOf(options);
     const request = {
       ...(await sessionPartsOf(api, options)),
       requestId: options.requestId ?? "",
       slotEnvironmentIds: await slotEnvironments(api, options.slot ?? {}),
       title: options.title ?? "",
-      initialEvents: options.message === undefined ? [] : [userMessage(options.message)],
+      initialEvents: [
+        ...(options.message === undefined ? [] : [userMessage(options.message)]),
+        ...(outcome === undefined ? [] : [outcome]),
+      ],
     };
     const { session: made } = await api.sessions.createSession(request, CALL_WITHIN);
     output.message(SessionSchema, made!, () => sessionText(made!));

@@ -232,19 +232,26 @@ describe("sessions", () => {
     expect(JSON.parse(gone.stderr)).toMatchObject({ error: { reason: "NOT_FOUND", metadata: { id } } });
   });
 
-  test("an outcome is worked towards, judged, mended and reached, while it is followed", async () => {
-    const { id } = await json("session", "create");
-    const outcome = ["--outcome", "run: echo 41", "--rubric", "contains: 42"];
+  test("outcomes are worked towards, judged, mended and reached, and each evaluation is told", async () => {
+    const begun = ["--outcome", "run: echo 42", "--rubric", "contains: 42", "--max-iterations", "1"];
+    const { id } = await json("session", "create", ...begun);
+    const watched = await installation.tendon(["session", "watch", id, "--until-idle"]);
+    expect(watched).toMatchObject({ code: 0, stdout: expect.stringContaining("evaluation 1: satisfied") });
+    const outcome = ["--outcome", "run: echo 41", "--rubric", "contains: 43"];
     const sent = await installation.tendon(["session", "send", id, ...outcome, "--follow"]);
     expect(sent.stdout).toMatch(
-      /evaluation 1: needs_revision[\s\S]*not met: contains: 42[\s\S]*evaluation 2: satisfied/,
+      /evaluation 1: the work is judged[\s\S]*evaluation 1: needs_revision[\s\S]*not met: contains: 43[\s\S]*evaluation 2: satisfied/,
     );
     expect(sent).toMatchObject({ code: 0 });
     expect((await installation.tendon(["session", "get", id])).stdout).toMatch(
-      /outcome +outc_\w+: satisfied, iteration 1/,
+      /outcome +outc_\w+: satisfied, iteration 0\noutcome +outc_\w+: satisfied, iteration 1/,
     );
-    const without = await installation.tendon(["session", "send", id, "--outcome", "x"]);
-    expect(without).toMatchObject({ code: 2, stderr: expect.stringContaining("--rubric") });
+    expect((await installation.tendon(["session", "outcomes", id])).stdout).toMatch(
+      /^outc_\w+ {2}run: echo 42\n {2}◆ evaluation 1 of at most 1: satisfied \([\d.]+ s, by [\w-]+[\s\S]*\n {4}- met: contains: 42\n[\s\S]*\n\noutc_\w+ {2}run: echo 41\n[\s\S]*evaluation 2 of at most 3: satisfied/,
+    );
+    const two = ["--outcome", "x", "--rubric", "a", "--rubric-id", "file_b"];
+    const refused = await installation.tendon(["session", "send", id, ...two]);
+    expect(refused).toMatchObject({ code: 2, stderr: expect.stringContaining("--rubric") });
   });
 
   test("a position that the log has not reached is told as such", async () => {
