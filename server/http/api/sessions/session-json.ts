@@ -31,7 +31,7 @@ export function sessionJson(session: Session, nowMs: number, find: FindMember) {
     outcome_evaluations: session.outcomeEvaluations.map(outcomeJson),
     usage: usageJson(usage),
     stats: {
-      active_seconds: seconds(Number(session.usage?.activeMs ?? 0n)),
+      active_seconds: seconds(Number(usage?.activeMs ?? 0n)),
       duration_seconds: durationSeconds(session, nowMs),
     },
     ...budgetJson(session.budget),
