@@ -11,6 +11,7 @@ const TYPES: Partial<Record<Reason, string>> = {
   VAULT_ARCHIVED: "vault_archived_error",
   MEMORY_STORE_ARCHIVED: "memory_store_archived_error",
   LIMIT_EXCEEDED: "session_rate_limited_error",
+  RATE_LIMITED: "session_rate_limited_error",
   INVALID_FIELD: "session_creation_rejected_error",
   EVENT_TYPE_NOT_ALLOWED: "session_creation_rejected_error",
   MESSAGE_TOO_LARGE: "session_creation_rejected_error",

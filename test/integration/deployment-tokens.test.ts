@@ -3,6 +3,7 @@ import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { DeploymentService } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { createCredentialStore } from "../../server/store/postgres/credentials.ts";
 import { createDeploymentStore } from "../../server/store/postgres/deployments.ts";
@@ -131,6 +132,8 @@ describe("a token of a deployment's repository", () => {
     expect((await client.beta.sessions.retrieve(first)).vault_ids).toEqual([]);
     const plain = await client.beta.sessions.create({ agent, environment_id });
     expect(await opened(plain.id, URL_ONE)).toBeUndefined();
+    const fork = await server.client(SessionService).forkSession({ sessionId: first });
+    expect(await opened(fork.session!.id, URL_ONE)).toBeUndefined();
     await client.beta.deployments.update(made.id, { name: "renamed" });
     expect(await opened(first, URL_ONE)).toEqual(before);
     await client.beta.deployments.update(made.id, { resources: [repository(URL_ONE, "newer")] });
