@@ -60,10 +60,13 @@ type Sources = MessageInitShape<typeof UrlSourcesSchema>;
 const sessionWith = (urlSources: Sources) =>
   rig.newSession({ fetch: { urlSources } }, [lookup("lookup"), lookup("other")]);
 
-const says = (session: WebSession, text: string) =>
+const says = (session: WebSession, ...texts: string[]) =>
   rig.vault.home.sessions.emitEvents({
     sessionId: session.id,
-    events: [{ type: "user.message", payload: JSON.stringify({ content: [{ type: "text", text }] }) }],
+    events: texts.map((text) => ({
+      type: "user.message",
+      payload: JSON.stringify({ content: [{ type: "text", text }] }),
+    })),
   });
 
 /** A custom tool is called and answers. */
@@ -153,7 +156,7 @@ test("a thread may read what was shown above it, as far as each agent lets it co
 test("a talk with many words about the host is looked through to its beginning", async () => {
   const session = await sessionWith({});
   await says(session, `${AT}/a`);
-  for (let n = 0; n < 45; n++) await says(session, `and pages.example.com again, ${n}`);
+  await says(session, ...Array.from({ length: 45 }, (_, n) => `and pages.example.com again, ${n}`));
   expect(await isRead(session, "/a")).toBe(true);
 });
 
