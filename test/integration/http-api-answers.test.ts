@@ -31,6 +31,7 @@ async function definitions() {
   await beta.skills.list();
   await beta.skills.versions.retrieve("latest", { skill_id: skill.id });
   await beta.skills.versions.list(skill.id);
+  const sources = { user_input: "none" as const };
   const member = await beta.agents.create({ name: "member", model: "claude-test" });
   const agent = await beta.agents.create({
     name: "lead",
@@ -45,7 +46,12 @@ async function definitions() {
         type: "agent_toolset_20260401",
         configs: [
           { name: "web_search", user_location: { type: "approximate", country: "DE" } },
-          { name: "web_fetch", allowed_domains: ["example.com"], max_content_tokens: 100 },
+          {
+            name: "web_fetch",
+            allowed_domains: ["example.com"],
+            max_content_tokens: 100,
+            url_sources: sources,
+          },
         ],
       },
       { type: "mcp_toolset", mcp_server_name: "s", configs: [{ name: "t", enabled: false }] },

@@ -1,6 +1,9 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
+import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
   gate,
@@ -18,6 +21,8 @@ let api: FakeMessagesApi;
 let platform: Platform;
 let client: Anthropic;
 const shown = gate();
+/** Until then a child works. */
+const done = gate();
 
 beforeAll(async () => {
   api = await startFakeMessagesApi({
@@ -26,6 +31,7 @@ beforeAll(async () => {
       if (last.includes("make a thread"))
         return turn([toolUse("thread_create", { agent: "self", message: "be the child" })]);
       if (last.includes("works on it")) return turn([toolUse("thread_wait", {})]);
+      if (last.includes("be the child")) return turn([text("Done.")], { before: { end: done.opened } });
       // Whoever wants to see text form has to see it before there is more.
       if (last.includes("say something"))
         return turn([text("Hello from the model.")], { before: { end: shown.opened } });
@@ -41,6 +47,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   shown.open();
+  done.open();
   await platform?.stop();
   await api?.stop();
 });
@@ -217,6 +224,16 @@ describe("threads over HTTP", () => {
       environment_id: environment.id,
       initial_events: [say("make a thread")],
     });
+    const contract = platform.client(SessionService);
+    const WAITING = StopReason.WAITING_FOR_THREADS;
+    await eventually(
+      async () => (await contract.getSession({ sessionId: session.id })).session?.stopReason === WAITING,
+    );
+    // Who waits for a thread is running, also in lists.
+    const listed = async (status: "idle" | "running") =>
+      (await client.beta.sessions.list({ statuses: [status] })).data.some(({ id }) => id === session.id);
+    expect([await listed("running"), await listed("idle")]).toEqual([true, false]);
+    done.open();
     const path = `/v1/sessions/${session.id}/events/stream`;
     const frames = await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
     expect(frames.map(({ event }) => event)).toContain("session.thread_created");
@@ -232,6 +249,11 @@ describe("threads over HTTP", () => {
         agent: { name: "lead" },
       },
     ]);
+    const paged: string[] = [];
+    for await (const { id } of client.beta.sessions.threads.list(session.id, { limit: 1 })) paged.push(id);
+    expect(paged).toEqual(threads.map(({ id }) => id));
+    const idle = await client.beta.sessions.threads.list(session.id, { statuses: ["idle"], limit: 1 });
+    expect(idle.data.map(({ id }) => id)).toEqual([threads[0]!.id]);
     const child = threads[1]!.id;
     const events = (await client.beta.sessions.threads.events.list(child, { session_id: session.id })).data;
     expect(JSON.stringify(events)).toContain("be the child");
