@@ -234,7 +234,9 @@ export function toolResult(
   if (call.kind === "mcp") {
     return brainEvent(id, "agent.mcp_tool_result", { mcp_tool_use_id: call.eventId, ...result });
   }
-  return brainEvent(id, "agent.tool_result", { tool_use_id: call.eventId, ...result });
+  // Clients answer these themselves, and look for another type of result.
+  const custom = call.kind === "custom" ? { custom: true } : {};
+  return brainEvent(id, "agent.tool_result", { ...custom, tool_use_id: call.eventId, ...result });
 }
 
 /** The end of a request whose answer nobody has. `failure` is of an attempt that its loop gave up. */
@@ -352,7 +354,7 @@ export function idleEvents(
     ...wireUsage(state.usage),
     model_requests: state.modelRequests,
     list_cost: {
-      amount: String(Math.floor(state.listCostNanoUsd / NANO_USD_PER_CENT)),
+      amount: String(Math.round(state.listCostNanoUsd / NANO_USD_PER_CENT)),
       currency: "USD",
       nano_usd: state.listCostNanoUsd,
       unpriced_requests: state.unpricedRequests,
@@ -362,7 +364,8 @@ export function idleEvents(
     }),
   };
   const idle = { stop_reason: stopReason, stop_details: stopDetails, ...more };
-  return [brainEvent(newId(), "session.usage", { usage }), brainEvent(newId(), "session.status_idle", idle)];
+  const told = { usage, ...(state.budget !== undefined && { budget: state.budget }) };
+  return [brainEvent(newId(), "session.usage", told), brainEvent(newId(), "session.status_idle", idle)];
 }
 
 export function wireUsage(usage: ModelUsage) {

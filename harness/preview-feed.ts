@@ -8,11 +8,18 @@ const FLUSH_EVERY_MS = 50;
 const MAX_PREVIEWS = 256;
 /** Text beyond this within one flush is dropped; the event that ends the preview holds all of it. */
 const MAX_CHARS = 64 * 1024;
+/** Blocks that form, of which it is known how much of them was there; the oldest is forgotten. */
+const MAX_BLOCKS = 64;
+
+type PlacedPreview = Exclude<LoopPreview, { kind: "text" }> | PlacedText;
+/** `offset`: where it stands in its block, whatever of that was dropped. */
+type PlacedText = Extract<LoopPreview, { kind: "text" }> & { readonly offset: number };
 
 export class PreviewFeed {
   private readonly clock: Clock;
   private readonly send: (previews: Preview[]) => void;
-  private pending: LoopPreview[] = [];
+  private pending: PlacedPreview[] = [];
+  private readonly lengths = new Map<string, number>();
   private chars = 0;
   private lastFlushMs = Number.NEGATIVE_INFINITY;
   private cancelFlush: (() => void) | undefined;
@@ -24,7 +31,7 @@ export class PreviewFeed {
 
   /** The first preview after a pause goes out at once. */
   add(preview: LoopPreview): void {
-    this.keep(preview);
+    this.keep(preview.kind === "text" ? this.placed(preview) : preview);
     if (this.cancelFlush !== undefined) return;
     const waitMs = this.lastFlushMs + FLUSH_EVERY_MS - this.clock.monotonicMs();
     if (waitMs <= 0) this.flush();
@@ -43,12 +50,21 @@ export class PreviewFeed {
     this.send(previews);
   }
 
-  private keep(preview: LoopPreview): void {
+  private placed(preview: Extract<LoopPreview, { kind: "text" }>): PlacedText {
+    const block = `${preview.eventId} ${preview.index}`;
+    const offset = this.lengths.get(block) ?? 0;
+    this.lengths.delete(block);
+    this.lengths.set(block, offset + preview.text.length);
+    if (this.lengths.size > MAX_BLOCKS) this.lengths.delete(this.lengths.keys().next().value!);
+    return { ...preview, offset };
+  }
+
+  private keep(preview: PlacedPreview): void {
     const last = this.pending.at(-1);
     if (preview.kind === "text") {
       if (this.chars + preview.text.length > MAX_CHARS) return;
       this.chars += preview.text.length;
-      if (last?.kind === "text" && last.eventId === preview.eventId && last.index === preview.index) {
+      if (last?.kind === "text" && continues(preview, last)) {
         this.pending[this.pending.length - 1] = { ...last, text: last.text + preview.text };
         return;
       }
@@ -57,13 +73,18 @@ export class PreviewFeed {
   }
 }
 
-function wirePreview(preview: LoopPreview): Preview {
+function continues(preview: PlacedText, last: PlacedText): boolean {
+  const isSame = last.eventId === preview.eventId && last.index === preview.index;
+  return isSame && last.offset + last.text.length === preview.offset;
+}
+
+function wirePreview(preview: PlacedPreview): Preview {
   const { eventId } = preview;
   if (preview.kind === "start") {
     const value = { $typeName: "tendon.v1.PreviewStart" as const, eventId, type: preview.type };
     return create(PreviewSchema, { kind: { case: "start", value } });
   }
-  const { index, text } = preview;
-  const value = { $typeName: "tendon.v1.PreviewText" as const, eventId, index, text };
+  const { index, text, offset } = preview;
+  const value = { $typeName: "tendon.v1.PreviewText" as const, eventId, index, text, offset: BigInt(offset) };
   return create(PreviewSchema, { kind: { case: "text", value } });
 }

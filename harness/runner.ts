@@ -26,6 +26,7 @@ import {
   type SessionFailure,
 } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
+import { budgetFields } from "./budget.ts";
 import { CallRunner } from "./call-runner.ts";
 import { interruptEvents, interruptedResults } from "./interrupt-events.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
@@ -218,6 +219,8 @@ export class Runner {
     try {
       const { tail, session } = this.options.assignment;
       await this.view.load(tail, session?.head ?? 0n);
+      // The log tells of changes alone. A thread's budget is that of its root.
+      if (session?.rootSessionId === "") this.view.state.budget ??= budgetFields(session.budget);
       return await this.runSteps();
     } catch (error) {
       if (lease.isOver || error instanceof LeaseEnded) return undefined;

@@ -143,6 +143,7 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "session.forked": (state) => {
     awaitNoThreads(state);
     state.status = "idle";
+    state.budget = undefined;
     state.usage = NO_USAGE;
     state.modelRequests = 0;
     state.listCostNanoUsd = 0;
@@ -162,6 +163,7 @@ const FOLDS: Readonly<Record<string, Fold>> = {
   "session.updated": (state, event) => {
     const { budget, agent } = payloadOf(event);
     if (budget !== undefined) state.atBudget = false;
+    if (isObject(budget)) state.budget = budget;
     if (agent === undefined) return;
     state.agentChangedAt = event.position;
     // By the same name there may be another server now.

@@ -105,6 +105,8 @@ export interface SessionState {
   readonly mcpServers: Map<string, KnownServer>;
   /** Where the session's agent was changed the last time; 0 for never. */
   agentChangedAt: bigint;
+  /** Of the session, in the words of the contract; undefined where it is not known. */
+  budget: Json | undefined;
 }
 
 export function newSessionState(): SessionState {
@@ -141,5 +143,6 @@ export function newSessionState(): SessionState {
     handSlots: new Set(),
     mcpServers: new Map(),
     agentChangedAt: 0n,
+    budget: undefined,
   };
 }

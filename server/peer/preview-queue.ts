@@ -96,8 +96,11 @@ export class PreviewQueue {
 /** Text that continues the text before it, as one preview; others saw the old one, so a new one is made. */
 function joined(before: Preview | undefined, { kind }: Preview): Preview | undefined {
   if (before?.kind.case !== "text" || kind.case !== "text") return undefined;
-  const { eventId, index, text } = before.kind.value;
+  const { eventId, index, text, offset } = before.kind.value;
   if (eventId !== kind.value.eventId || index !== kind.value.index) return undefined;
-  const value = create(PreviewTextSchema, { eventId, index, text: text + kind.value.text });
+  const isNext = offset === undefined || kind.value.offset === offset + BigInt(text.length);
+  if (!isNext) return undefined;
+  const joint = { eventId, index, text: text + kind.value.text, ...(offset !== undefined && { offset }) };
+  const value = create(PreviewTextSchema, joint);
   return create(PreviewSchema, { kind: { case: "text", value } });
 }

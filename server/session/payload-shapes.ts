@@ -163,7 +163,6 @@ const MESSAGE_BLOCKS: Cases = {
   text: textBlock,
   image: imageBlock,
   document: documentBlock,
-  redacted: () => {},
 };
 const RESULT_BLOCKS: Cases = {
   text: textBlock,
@@ -171,6 +170,7 @@ const RESULT_BLOCKS: Cases = {
   document: documentBlock,
   search_result: searchResultBlock,
 };
+
 function problem(value: unknown, wanted: string): string {
   return value === undefined ? `is missing; it must be ${wanted}` : `must be ${wanted}`;
 }

@@ -10,6 +10,8 @@ export interface ThreadWaitsDeps {
   readonly append: (sessionId: string, events: readonly NewEvent[]) => Promise<void>;
   /** The wait goes on, and some of its threads rest only because the budget is spent. */
   readonly held: (wait: ThreadWait) => Promise<void>;
+  /** The wait goes on, and some of its threads wait for a client. */
+  readonly asking: (wait: ThreadWait) => Promise<void>;
   readonly log: Logger;
 }
 
@@ -49,7 +51,9 @@ export class ThreadWaits {
     const standings = await threads.standings(wait.threadIds);
     if (!isOver(wait, standings)) {
       const isHeld = standings.some(({ stopReason }) => stopReason === "budget_reached");
+      const isAsking = standings.some(({ stopReason }) => stopReason === "requires_action");
       if (looksForHeld && isHeld) await this.deps.held(wait);
+      if (looksForHeld && isAsking) await this.deps.asking(wait);
       return undefined;
     }
     const text = waitText(wait, standings);

@@ -23,6 +23,7 @@ import { budgetNotice } from "./budget-notice.ts";
 import type { Hub } from "./hub.ts";
 import { announceAppended } from "./log.ts";
 import { OutcomeWaits } from "./outcome-waits.ts";
+import { askNotice, goOnNotice } from "./thread-asks.ts";
 import { reportOf } from "./thread-reports.ts";
 import { ThreadWaits } from "./thread-waits.ts";
 
@@ -72,6 +73,7 @@ export class TreeRelay implements Service {
       ...deps,
       append: (sessionId, events) => this.append(sessionId, events),
       held: ({ sessionId, callId }) => this.tellBudget(sessionId, { id: callId, payload: AT_BUDGET }),
+      asking: ({ sessionId }) => this.tellAsks(sessionId),
     });
     this.outcomes = new OutcomeWaits({
       ...deps,
@@ -208,10 +210,12 @@ export class TreeRelay implements Service {
       const calls = await this.deps.threads.shownCalls(thread.rootSessionId, threadId, [callId]);
       if (calls.has(callId)) await this.show(thread, shown);
     } else if (type.startsWith("session.status_")) {
+      if (type === "session.status_running") await this.tellGoesOn(thread.rootSessionId);
       await this.show(thread, statusEvent(thread, news));
       if (type === "session.status_idle") {
         await this.report(thread, news);
         await this.tellBudget(thread.rootSessionId, { id: news.eventId, payload: news.payload });
+        await this.tellAsks(thread.rootSessionId);
       }
     } else await this.show(thread, shown);
   }
@@ -234,6 +238,27 @@ export class TreeRelay implements Service {
     const expectedPosition = BigInt(notice.head);
     const request = { sessionId, events: [notice.event], authority: "server" as const, expectedPosition };
     announceAppended(this.deps.hub, sessionId, await this.deps.events.append(request));
+  }
+
+  /** `sessionId`: the root, or a thread of it. */
+  private async tellAsks(sessionId: string): Promise<void> {
+    const root = (await this.deps.threads.place(sessionId))?.rootSessionId;
+    const notice = root === undefined ? undefined : await askNotice(this.deps, root);
+    if (root === undefined || notice === undefined || notice === "said") return;
+    const { event, head } = notice;
+    const request = { sessionId: root, events: [event], authority: "server" as const };
+    try {
+      const appended = await this.deps.events.append({ ...request, expectedPosition: BigInt(head) });
+      announceAppended(this.deps.hub, root, appended);
+    } catch (error) {
+      // Something was said meanwhile: what follows is looked at anew.
+      if (!isTendonError(error, "POSITION_MISMATCH")) throw error;
+    }
+  }
+
+  private async tellGoesOn(rootSessionId: string): Promise<void> {
+    const event = await goOnNotice(this.deps, rootSessionId);
+    if (event !== undefined && (await this.isLive(rootSessionId))) await this.append(rootSessionId, [event]);
   }
 
   private async isLive(sessionId: string): Promise<boolean> {

@@ -121,6 +121,8 @@ export interface ThreadStore {
   activeTrees(workspaceId: string | undefined): Promise<ActiveTree[]>;
   /** Whether nobody of the root's tree works or has something to do; those that wait for threads do not. */
   isQuiet(rootSessionId: string): Promise<boolean>;
+  /** Calls for which threads of the root wait for somebody outside, in the order in which the threads were made. */
+  asks(rootSessionId: string): Promise<string[]>;
   /** Every thread of the root, deep ones first. */
   ofRoot(rootSessionId: string): Promise<string[]>;
   /** Live threads under a root, or a parent, that was archived. */

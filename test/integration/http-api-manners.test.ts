@@ -3,6 +3,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { apiRoutes } from "../../server/http/api/routes.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import { followInstructions, type Gate, gate, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { type SeenEvent, startWorkerRig, type WorkerRig } from "../kit/worker-rig.ts";
@@ -192,6 +193,40 @@ describe("an answer to a call", () => {
     await expect(send(other, late)).rejects.toMatchObject({ status: 400 });
     expect(await rig.events(other)).toEqual(closed);
   });
+
+  it("is given by the official client's runner of tools, for the calls that wait: not for one that was interrupted", async () => {
+    const asked: unknown[] = [];
+    const tool = {
+      ...ASK_USER,
+      parse: (input: unknown) => input,
+      run: (input: unknown) => {
+        asked.push(input);
+        return "this one";
+      },
+    };
+    const serve = async (sessionId: string) => {
+      const options = { tools: [tool as never], maxIdleMs: 1 };
+      for await (const _ of rig.client.beta.sessions.events.toolRunner(sessionId, options));
+    };
+    const sessionId = await talk("ask the user");
+    await rig.idle(sessionId, "requires_action");
+    await serve(sessionId);
+    await rig.idle(sessionId, "end_turn");
+    expect(asked).toEqual([{ q: "which?" }]);
+
+    const other = await talk("ask the user");
+    const [open] = ofType(await rig.idle(other, "requires_action"), "agent.custom_tool_use");
+    await send(other, { type: "user.interrupt" });
+    const events = await rig.idle(other, "end_turn");
+    const result = { custom_tool_use_id: open!.id, is_error: true };
+    expect(ofType(events, "user.custom_tool_result")).toMatchObject([result]);
+    const { data } = await rig.client.beta.sessions.events.list(other, {
+      types: ["user.custom_tool_result"],
+    });
+    expect(data).toMatchObject([result]);
+    await serve(other);
+    expect(asked).toHaveLength(1);
+  });
 });
 
 describe("a turn", () => {
@@ -240,11 +275,33 @@ describe("a turn", () => {
       if (type === "session.status_idle") break;
     }
     expect(shown).not.toContain("agent.message");
-    const end = shown.filter((type) => !type.startsWith("user.")).slice(-3);
-    expect(end).toEqual(["span.model_request_end", "session.usage", "session.status_idle"]);
+    const end = shown.filter((type) => !type.startsWith("user.")).slice(-4);
+    expect(end).toEqual([
+      "span.model_request_end",
+      "session.thread_status_idle",
+      "session.usage",
+      "session.status_idle",
+    ]);
     const events = await rig.idle(sessionId, "end_turn");
     expect(ofType(events, "agent.message")).toEqual([]);
     expect(ofType(events, "span.model_request_end")).toMatchObject([{ is_error: true }]);
+  });
+
+  it("that cannot be run says so with an error that clients know, and rests", async () => {
+    const agent = await rig.client.beta.agents.create({
+      name: "unset",
+      model: "claude-test",
+      tendon: { loop_settings: { context: { window_tokens: "many" } } },
+    } as never);
+    const environment = await rig.client.beta.environments.create({ name: `env ${agent.id}` });
+    const made = { agent: agent.id, environment_id: environment.id };
+    const { id } = await rig.client.beta.sessions.create(made);
+    await rig.say(id, "hello");
+    const events = await rig.idle(id, "retries_exhausted");
+    const reason = "LOOP_NOT_CONFIGURED";
+    expect(ofType(events, "session.error")).toMatchObject([
+      { error: { type: "unknown_error", retry_status: { type: "exhausted" }, reason } },
+    ]);
   });
 
   it("that runs keeps its session from being archived or deleted, unless it is interrupted for that", async () => {
@@ -264,4 +321,8 @@ describe("a turn", () => {
     const gone = await rig.client.delete(`/v1/sessions/${other}`, { query: { interrupt: true } });
     expect(gone).toEqual({ id: other, type: "session_deleted" });
   });
+});
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(rig.client)).toEqual([]);
 });

@@ -2,6 +2,7 @@
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -117,8 +118,9 @@ it("is told on the stream and in the session: pending, running, evaluating, and 
     "span.outcome_evaluation_start",
     "span.outcome_evaluation_end",
   ]);
-  expect(seen.map(({ type }) => type).slice(-3)).toEqual([
+  expect(seen.map(({ type }) => type).slice(-4)).toEqual([
     "span.outcome_evaluation_end",
+    "session.thread_status_idle",
     "session.usage",
     "session.status_idle",
   ]);
@@ -256,3 +258,7 @@ it.each(["harness.before_grading", "harness.graded"] as const)(
     expect(judged).toBe(point === "harness.graded" ? 3 : 2);
   },
 );
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(client)).toEqual([]);
+});

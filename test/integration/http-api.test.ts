@@ -3,6 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -29,7 +30,12 @@ beforeAll(async () => {
     script: ({ messages }) => {
       const last = JSON.stringify(messages.at(-1));
       if (last.includes("make a thread"))
-        return turn([toolUse("thread_create", { agent: "self", message: "be the child" })]);
+        return turn([
+          toolUse("thread_create", {
+            agent: "self",
+            message: last.includes("that asks") ? "run it" : "be the child",
+          }),
+        ]);
       if (last.includes("works on it")) return turn([toolUse("thread_wait", {})]);
       if (last.includes("be the child")) return turn([text("Done.")], { before: { end: done.opened } });
       // Whoever wants to see text form has to see it before there is more.
@@ -79,7 +85,7 @@ describe("the official client", () => {
       if (event.type === "session.status_idle") break;
     }
     const kinds = seen.map(({ type }) => type);
-    expect(kinds.slice(-2)).toEqual(["session.usage", "session.status_idle"]);
+    expect(kinds.slice(-3)).toEqual(["session.thread_status_idle", "session.usage", "session.status_idle"]);
     expect(kinds.filter((kind) => kind === "user.message")).toHaveLength(2);
     const history: { id: string; type: string }[] = [];
     for await (const event of client.beta.sessions.events.list(session.id, { limit: 3 }))
@@ -127,6 +133,28 @@ async function untilIdle(response: Response) {
 }
 
 describe("a session over HTTP", () => {
+  it("runs from the moment it is told something, and rests once its idle event is seen", async () => {
+    const { agent } = await newSession();
+    const environment = await client.beta.environments.create({ name: `told ${agent.id}` });
+    const made = { agent: agent.id, environment_id: environment.id };
+    const session = await client.beta.sessions.create({ ...made, initial_events: [say("one")] });
+    expect(session.status).toBe("running");
+    const path = `/v1/sessions/${session.id}/events/stream`;
+    await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
+    expect((await client.beta.sessions.retrieve(session.id)).status).toBe("idle");
+  });
+
+  it("is listed by its agent and the version of that", async () => {
+    const { agent, environment_id, id } = await newSession();
+    await client.beta.agents.update(agent.id, { name: "newer" });
+    const newer = await client.beta.sessions.create({ agent: agent.id, environment_id });
+    const idsOf = async (agent_version: number) => {
+      const found = await client.beta.sessions.list({ agent_id: agent.id, agent_version });
+      return found.data.map((session) => session.id);
+    };
+    expect([await idsOf(1), await idsOf(2), await idsOf(3)]).toEqual([[id], [newer.id], []]);
+  });
+
   it("may have another model, system prompt and tools than its agent, for itself alone", async () => {
     const { agent } = await newSession();
     const environment = await client.beta.environments.create({ name: `other ${agent.id}` });
@@ -179,6 +207,59 @@ describe("the event stream", () => {
     const known = all.findIndex(({ event }) => event === "span.model_request_start");
     const { id: eventId } = JSON.parse(all[known]!.data!) as { id: string };
     expect(await untilIdle(await http(`${path}?after=${eventId}`))).toEqual(all.slice(known + 1));
+  });
+
+  it("tells how the primary thread stands too, before what is told of the session, alike in the history and its pages", async () => {
+    const session = await newSession();
+    const path = `/v1/sessions/${session.id}/events/stream`;
+    await client.beta.sessions.events.send(session.id, { events: [say("one")] });
+    const all = await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
+    const told = all.map(({ data }) => JSON.parse(data!) as { id: string; type: string });
+    const [running, idle] = told.filter(({ type }) => type.startsWith("session.thread_status_"));
+    const [primary] = (await client.beta.sessions.threads.list(session.id)).data;
+    const named = { session_thread_id: primary!.id, agent_name: "helper" };
+    expect(running).toMatchObject({ type: "session.thread_status_running", ...named });
+    expect(idle).toMatchObject({ ...named, stop_reason: { type: "end_turn" }, stop_details: null });
+    const types = told.map(({ type }) => type);
+    const at = (one: object) => told.indexOf(one as never);
+    expect(types[at(running!) + 1]).toBe("session.status_running");
+    expect(types.slice(at(idle!) + 1)).toEqual(["session.usage", "session.status_idle"]);
+    // Who goes on after one of them misses nothing.
+    for (const one of [running!, idle!]) {
+      const rest = await untilIdle(await http(`${path}?after=${one.id}`));
+      expect(rest.map(({ data }) => data)).toEqual(all.slice(at(one) + 1).map(({ data }) => data));
+    }
+    const pages = async (query: Anthropic.Beta.Sessions.EventListParams) => {
+      const found: unknown[] = [];
+      for await (const event of client.beta.sessions.events.list(session.id, query)) found.push(event);
+      return found;
+    };
+    const history = await pages({});
+    expect(history.map((event) => (event as { id: string }).id)).toEqual([
+      ...new Set(told.map(({ id }) => id)),
+    ]);
+    for (const limit of [1, 2, 3]) {
+      expect(await pages({ limit })).toEqual(history);
+      expect(await pages({ limit, order: "desc" })).toEqual(history.toReversed());
+    }
+    const only = ["session.thread_status_idle" as const, "session.usage" as const];
+    const some = history.filter((event) => only.includes((event as { type: (typeof only)[0] }).type));
+    expect(await pages({ types: only, limit: 1 })).toEqual(some);
+    expect(await pages({ types: only.slice(0, 1), order: "desc", limit: 1 })).toEqual(some.slice(0, 1));
+  });
+
+  it("says at once of a client's own events that they are over: no brain takes them in", async () => {
+    const { id } = await newSession();
+    await http(`/v1/sessions/${id}/events`, {
+      method: "POST",
+      body: JSON.stringify({ events: [{ type: "acme.noted", session_thread_id: "mine" }] }),
+    });
+    const [event] = (await client.beta.sessions.events.list(id)).data as unknown[];
+    expect(event).toMatchObject({
+      type: "acme.noted",
+      processed_at: expect.any(String),
+      session_thread_id: "mine",
+    });
   });
 
   it("shows what is forming to those who ask for it, and only that", async () => {
@@ -257,12 +338,65 @@ describe("threads over HTTP", () => {
     const child = threads[1]!.id;
     const events = (await client.beta.sessions.threads.events.list(child, { session_id: session.id })).data;
     expect(JSON.stringify(events)).toContain("be the child");
+    // In its own words, and under the ids by which the session tells it.
+    const own = events.filter(({ type }) => /^session\.(thread_)?status_/.test(type));
+    expect(own.map(({ type }) => type)).toEqual([
+      "session.thread_status_running",
+      "session.thread_status_idle",
+    ]);
+    for (const { id } of own) expect(frames.filter(({ data }) => data?.includes(`"${id}"`))).toHaveLength(1);
+    expect(session.agent.multiagent).toMatchObject({
+      type: "coordinator",
+      agents: [{ type: "agent", id: agent.id, version: 1, name: "lead", tools: expect.any(Array) }],
+    });
     const retrieved = await client.beta.sessions.threads.retrieve(child, { session_id: session.id });
     expect({ ...retrieved, stats: null }).toEqual({ ...threads[1], stats: null });
     const archived = await client.beta.sessions.threads.archive(child, { session_id: session.id });
     expect(archived.status).toBe("terminated");
     const other = client.beta.sessions.threads.retrieve(child, { session_id: (await newSession()).id });
     await expect(other).rejects.toMatchObject({ status: 404 });
+  });
+});
+
+describe("a thread that asks", () => {
+  it("has its session wait for the client, idle with what is to be answered, and run again afterwards", async () => {
+    const asks = { name: "bash" as const, permission_policy: { type: "always_ask" as const } };
+    const tools = [
+      { ...TOOLSET, configs: [asks] },
+      { type: "tendon_brain_toolset", names: ["thread_create", "thread_wait"] },
+    ];
+    const agent = await client.beta.agents.create({
+      name: "careful",
+      model: "claude-test",
+      tools: tools as never,
+      multiagent: { type: "coordinator", agents: [{ type: "self" }] },
+    });
+    const environment = await client.beta.environments.create({ name: `env ${agent.id}` });
+    const { id } = await client.beta.sessions.create({ agent: agent.id, environment_id: environment.id });
+    const stream = await client.beta.sessions.events.stream(id);
+    await client.beta.sessions.events.send(id, { events: [say("make a thread that asks")] });
+    const statuses: string[] = [];
+    for await (const event of stream) {
+      if (event.type === "session.status_running") statuses.push("running");
+      if (event.type !== "session.status_idle") continue;
+      statuses.push(event.stop_reason.type);
+      if (event.stop_reason.type !== "requires_action") break;
+      const asking = await client.beta.sessions.retrieve(id);
+      expect(asking.status).toBe("idle");
+      const events = event.stop_reason.event_ids.map((tool_use_id) => ({
+        type: "user.tool_confirmation" as const,
+        tool_use_id,
+        result: "allow" as const,
+      }));
+      await client.beta.sessions.events.send(id, { events });
+    }
+    expect(statuses.slice(0, 3)).toEqual(["running", "requires_action", "running"]);
+    expect(statuses.at(-1)).toBe("end_turn");
+    const idle = (await client.beta.sessions.events.list(id, { types: ["session.status_idle"] })).data;
+    expect(idle).toMatchObject([
+      { stop_reason: { type: "requires_action" } },
+      { stop_reason: { type: "end_turn" } },
+    ]);
   });
 });
 
@@ -417,4 +551,8 @@ describe("a request that is sent again", () => {
     const message = "Idempotency-Key: was used before with other content; use a new one";
     expect(await make(key, "different")).toMatchObject({ error: { type: "conflict_error", message } });
   });
+});
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(client)).toEqual([]);
 });

@@ -3,6 +3,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -246,7 +247,16 @@ describe("the official client", () => {
     const events = await idle(sessionId, 2);
     expect(uses(events).at(-1)).toMatchObject(judged("deny", "indeterminate"));
     expect(judging("safe later")).toHaveLength(0);
-    expect(events.at(-1)).toMatchObject({ stop_reason: { type: "budget_reached" } });
+    expect(events.at(-1)).toMatchObject({
+      stop_reason: { type: "budget_reached", limit: "max_turns", allowed: "1" },
+      stop_details: null,
+    });
+    expect(events.at(-2)).toMatchObject({
+      type: "session.usage",
+      usage: { cache_creation: { ephemeral_1h_input_tokens: 0 } },
+      budget: null,
+      tendon_budget: { max_turns: 1 },
+    });
     // Without a budget it goes on where it was, and the refusal stands.
     expect((await client.beta.sessions.update(sessionId, { budget: null })).budget).toBeNull();
     const after = await idle(sessionId, 3);
@@ -272,4 +282,8 @@ describe("a harness that dies between verdict and call", () => {
     expect(results(events)).toMatchObject([{ is_error: false }]);
     expect(judging("safe after all")).toHaveLength(1);
   });
+});
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(client)).toEqual([]);
 });

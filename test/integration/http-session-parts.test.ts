@@ -10,6 +10,7 @@ import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { VaultService } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { formsOf, newCanary, searchFor } from "../kit/canary-search.ts";
 import { type CountingMcpServer, startCountingMcpServer } from "../kit/counting-mcp-server.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   type FakeMessagesApi,
@@ -427,4 +428,8 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("skills of an agent that is
     expect(told.length).toBeGreaterThan(0);
     for (const system of told) expect(system).not.toContain("For leads.");
   });
+});
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(client)).toEqual([]);
 });

@@ -9,6 +9,7 @@ import { join } from "node:path";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import { type FakeMessagesApi, startFakeMessagesApi, text, toolUse, turn } from "../kit/fake-messages-api.ts";
 import type { Platform } from "../kit/platform.ts";
@@ -371,4 +372,8 @@ describe("an agent over HTTP", () => {
       error: { error: { details: { field } } },
     });
   });
+});
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(client)).toEqual([]);
 });

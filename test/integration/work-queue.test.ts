@@ -1,6 +1,7 @@
 /** The work queue of self-hosted environments, route by route, by the official client. */
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { sessionFaults } from "../kit/declared-shapes.ts";
 import { eventually } from "../kit/eventually.ts";
 import { followInstructions, toolUse, turn } from "../kit/fake-messages-api.ts";
 import { startServer } from "../kit/server.ts";
@@ -448,3 +449,7 @@ describe("who may do what", () => {
 });
 
 const message = { type: "user.message", content: [{ type: "text", text: "hello" }] };
+
+it("says all that was said here as the official client declares it", async () => {
+  expect(await sessionFaults(rig.client)).toEqual([]);
+});

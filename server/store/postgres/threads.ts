@@ -274,6 +274,7 @@ function members(
   | "activeInTree"
   | "activeTrees"
   | "isQuiet"
+  | "asks"
   | "ofRoot"
   | "orphans"
   | "tree"
@@ -335,6 +336,18 @@ function members(
       );
       return rowCount === 0;
     },
+    async asks(rootSessionId) {
+      const { rows } = await pool.query<{ payload: string }>(
+        `select said.payload from sessions s, lateral (
+           select payload from events where session_id = s.session_id and type = 'session.status_idle'
+           order by position desc limit 1
+         ) said
+         where root_session_id = $1 and archived_at is null and status = 'idle' and stop_reason = 'requires_action'
+         order by created_at, session_id`,
+        [rootSessionId],
+      );
+      return rows.flatMap(({ payload }) => awaitedCalls(payload));
+    },
     ofRoot: (rootSessionId) =>
       ids(
         "select session_id from sessions where root_session_id = $1 order by thread_depth desc, session_id",
@@ -369,4 +382,11 @@ async function tree(db: Queryable, rootSessionId: string): Promise<TreeSums | un
   );
   const sums = rows[0];
   return sums === undefined || sums.threads === 0 ? undefined : (sums as unknown as TreeSums);
+}
+
+/** Of an idle event. */
+function awaitedCalls(payload: string): string[] {
+  const { stop_reason: reason } = JSON.parse(payload) as { stop_reason?: { event_ids?: unknown } };
+  const ids = reason?.event_ids;
+  return Array.isArray(ids) ? ids.filter((id): id is string => typeof id === "string") : [];
 }

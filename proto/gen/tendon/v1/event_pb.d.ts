@@ -393,6 +393,14 @@ export declare type PreviewText = Message<"tendon.v1.PreviewText"> & {
    * @generated from field: string text = 3;
    */
   text: string;
+
+  /**
+   * UTF-16 code units of the block's text that stand before this one. Texts may be lost on the way: where this is not what a
+   * reader has, it lacks something, and what it has is the beginning. Unset by harnesses that do not say it.
+   *
+   * @generated from field: optional int64 offset = 4;
+   */
+  offset?: bigint | undefined;
 };
 
 /**

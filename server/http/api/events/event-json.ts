@@ -1,76 +1,85 @@
 /** Events as existing clients know them: JSON text, with the payload as it stands in the log (pure). */
 import { type Timestamp, timestampDate } from "@bufbuild/protobuf/wkt";
 import { outcomeIdOf } from "../../../../kit/ids.ts";
-import { membersOf, memberText, objectText } from "../../../../kit/json-slices.ts";
+import { membersOf, objectText } from "../../../../kit/json-slices.ts";
 import type { Event } from "../../../../proto/gen/tendon/v1/event_pb.js";
-import { updatedText } from "./updated-text.ts";
+import type { FindMember } from "../agents/roster.ts";
+import { ownWords } from "./own-words.ts";
 
 /** Stands beside a payload, and is not part of it. */
 export const BESIDE: ReadonlySet<string> = new Set(["id", "type", "processed_at"]);
 /** Read by brains alone; clients of this API see what follows from them. */
 const HIDDEN_PREFIX = "brain.";
-/** Said in the past tense the moment they are said: nobody has to take them in. */
-const AT_ONCE = new Set(["user.define_outcome", "user.custom_tool_result", "user.tool_result"]);
-const OUTCOME_DEFINED = "user.define_outcome";
-/** What counts where a definition does not say. */
-const DEFAULT_ITERATIONS = 3;
-const WRITTEN_BY_PLATFORM = new Set(["agent", "session", "span", "hand", "workflow_run"]);
+/** Somebody has to take these in; all else is over the moment it is said. */
+const TAKEN_IN = new Set(["user.message", "user.interrupt", "user.tool_confirmation", "system.message"]);
 
 /** A session that waits for its threads is not idle to clients of this API: something of it works. */
 export function isShown({ type, payload }: Pick<Event, "type" | "payload">): boolean {
-  if (type === "session.status_idle") return !payload.includes('"waiting_for_threads"');
+  if (type === "session.status_idle" || type === "session.thread_status_idle")
+    return !payload.includes('"waiting_for_threads"');
   return !type.startsWith(HIDDEN_PREFIX);
 }
 
 /** Told a second time when a brain takes it in; what brains take in of their own was said once and for all. */
 export function isToldAgain({ type }: Pick<Event, "type">): boolean {
-  return !type.startsWith("span.");
+  return TAKEN_IN.has(type);
 }
 
-/** When it was processed; undefined while it waits. */
-export function processedAt({ type, createdAt, processedAt: taken }: Event): Timestamp | undefined {
-  const prefix = type.slice(0, type.indexOf("."));
-  if (WRITTEN_BY_PLATFORM.has(prefix) || AT_ONCE.has(type)) return createdAt;
-  return taken;
+/** When it was processed; undefined while it waits. What a thread takes in is on its way there once it is said. */
+export function processedAt({ type, threadId, createdAt, processedAt: taken }: Event): Timestamp | undefined {
+  return TAKEN_IN.has(type) && threadId === "" ? taken : createdAt;
 }
+
+/** Whether a session that waits for its threads waits for clients with them is its status here. */
+export const STATUS_OF_TREE: Readonly<Record<string, string>> = {
+  "session.threads_ask": "session.status_idle",
+  "session.threads_go_on": "session.status_running",
+};
+
+const CUSTOM = '{"custom":true,"tool_use_id":';
+
+/** Whoever answers calls of custom tools takes only a result of theirs for an answer: the platform's too has that type here. */
+export function toldType({ type, payload }: Pick<Event, "type" | "payload">): string {
+  if (type === "agent.tool_result" && payload.startsWith(CUSTOM)) return "user.custom_tool_result";
+  return STATUS_OF_TREE[type] ?? type;
+}
+
+/** Members that a client is told beside the payload, each with the JSON text of its value. */
+export type Beside = Readonly<Record<string, string>>;
 
 /** `payload` stands for the event's own where that was left out for its size. */
-export function eventText(event: Event, payload = event.payload): string {
+export function eventText(event: Event, payload = event.payload, find?: FindMember): string {
+  const { id, threadId } = event;
+  const type = toldType(event);
+  const words = type === event.type ? payload : payload.replace(CUSTOM, '{"custom_tool_use_id":');
+  return toldText(event, ownWords(event.type, words, find), {
+    id: JSON.stringify(id),
+    type: JSON.stringify(type),
+    ...(threadId !== "" && { session_thread_id: JSON.stringify(threadId) }),
+    ...(type === "user.define_outcome" && { outcome_id: JSON.stringify(outcomeIdOf(id)) }),
+  });
+}
+
+/** `payload` in these clients' words; `beside` has `id` and `type`, and whatever else is said in the payload's stead. */
+export function toldText(event: Event, payload: string, beside: Beside): string {
   const time = processedAt(event);
-  const beside = [
-    `"id":${JSON.stringify(event.id)}`,
-    `"type":${JSON.stringify(event.type)}`,
-    `"processed_at":${time === undefined ? "null" : JSON.stringify(timestampDate(time).toISOString())}`,
-    ...(event.threadId === "" ? [] : [`"session_thread_id":${JSON.stringify(event.threadId)}`]),
-    ...(event.type === OUTCOME_DEFINED ? definitionFields(event.id, payload) : []),
-  ];
-  const members = membersText(ownText(event.type, payload));
-  return `{${beside.join(",")}${members === "" ? "" : `,${members}`}}`;
-}
-
-/** What clients know of a payload, as far as it is not told otherwise. */
-function ownText(type: string, payload: string): string {
-  if (type === "session.updated") return updatedText(payload);
-  return type === OUTCOME_DEFINED ? withoutOwn(payload) : payload;
-}
-
-/** Set by the platform. */
-const DEFINITION_OWN = new Set(["outcome_id", "max_iterations"]);
-
-function definitionFields(eventId: string, payload: string): string[] {
-  const said = memberText(payload, "max_iterations");
-  const iterations = said === undefined || said === "null" ? String(DEFAULT_ITERATIONS) : said;
-  return [`"outcome_id":${JSON.stringify(outcomeIdOf(eventId))}`, `"max_iterations":${iterations}`];
-}
-
-function withoutOwn(payload: string): string {
-  return objectText(membersOf(payload).filter(({ name }) => !DEFINITION_OWN.has(name)));
+  const { id, type, ...more } = beside;
+  const told = {
+    id,
+    type,
+    processed_at: time === undefined ? "null" : JSON.stringify(timestampDate(time).toISOString()),
+    ...more,
+  };
+  const heads = Object.entries(told).map(([name, text]) => `"${name}":${text}`);
+  const members = membersText(payload, told);
+  return `{${heads.join(",")}${members === "" ? "" : `,${members}`}}`;
 }
 
 /** What stands between the braces, without members of the names that stand beside a payload. */
-function membersText(text: string): string {
-  const payload = /"(?:id|type|processed_at)"/.test(text)
-    ? objectText(membersOf(text).filter(({ name }) => !BESIDE.has(name)))
+function membersText(text: string, beside: object): string {
+  const isBeside = (name: string) => Object.hasOwn(beside, name);
+  const payload = /"(?:id|type|processed_at|session_thread_id|agent_name|outcome_id)"/.test(text)
+    ? objectText(membersOf(text).filter(({ name }) => !isBeside(name)))
     : text;
   return payload.slice(payload.indexOf("{") + 1, payload.lastIndexOf("}")).trim();
 }

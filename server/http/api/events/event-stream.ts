@@ -7,6 +7,7 @@
  * T3 What a client said is told when it is queued, and again with its time when a brain takes it in; the second time the
  *    frame's id is the position at which that happened (L6).
  * T4 A reader that is slow holds up its own watch alone.
+ * T5 What is told of the primary thread (thread-status.ts) has no position of its own: its frames have no id.
  */
 import type { ServerResponse } from "node:http";
 import type { Socket } from "node:net";
@@ -17,53 +18,69 @@ import type { Event, Preview } from "../../../../proto/gen/tendon/v1/event_pb.js
 import { EventOrder, SessionService } from "../../../../proto/gen/tendon/v1/session_service_pb.js";
 import type { ApiCall } from "../api-route.ts";
 import { valuesOf } from "../list-query.ts";
-import { eventText, isShown, isToldAgain } from "./event-json.ts";
-import { wholeEventText } from "./event-texts.ts";
+import { eventText, isShown, isToldAgain, toldType } from "./event-json.ts";
+import { isWhole, wholeEventText } from "./event-texts.ts";
+import { FormingText } from "./forming-text.ts";
 import { SharedFrame } from "./shared-frame.ts";
+import {
+  IDLE,
+  isOwn,
+  isOwnStatus,
+  sourceId,
+  type ToldLog,
+  tellsOfPrimary,
+  threadStatusText,
+  threadStatusType,
+  USAGE,
+} from "./thread-status.ts";
 
 const DELTA_TYPES = ["agent.message", "agent.thinking"];
 const MAX_DELTA_VALUES = 100;
 const MAX_TAKEN_IN = 256;
 const DELETED_WITHIN_MS = 3_000;
 const ASK_AGAIN_MS = 100;
-/** Events of which a preview is told; the oldest is forgotten. */
-const MAX_FORMING = 64;
 
 const { method } = SessionService;
 
 /** Of a session, or of a thread. */
-export async function streamEvents(call: ApiCall, sessionId: string, clock: Clock): Promise<void> {
+export async function streamEvents(call: ApiCall, log: ToldLog, clock: Clock): Promise<void> {
   const previews = deltaTypes(call.query);
-  const after = await cursorOf(call, sessionId);
-  await new EventStream(call, sessionId, previews, clock).run(after);
+  const after = await cursorOf(call, log.sessionId);
+  await new EventStream(call, log, previews, clock).run(after);
 }
 
 class EventStream {
   private readonly call: ApiCall;
+  private readonly log: ToldLog;
   private readonly sessionId: string;
   private readonly response: ServerResponse;
-  private readonly previews: ReadonlySet<string>;
-  private readonly forming = new Map<string, string>();
+  private readonly wantsPreviews: boolean;
+  private readonly forming: FormingText;
+  /** A usage waits for the idle event that is appended with it: what is told of the primary thread stands before both. */
+  private held: Event | undefined;
 
   private readonly clock: Clock;
 
-  constructor(call: ApiCall, sessionId: string, previews: ReadonlySet<string>, clock: Clock) {
+  constructor(call: ApiCall, log: ToldLog, previews: ReadonlySet<string>, clock: Clock) {
     this.clock = clock;
     this.call = call;
-    this.sessionId = sessionId;
+    this.log = log;
+    this.sessionId = log.sessionId;
     this.response = call.exchange.response;
-    this.previews = previews;
+    this.wantsPreviews = previews.size > 0;
+    this.forming = new FormingText(previews);
   }
 
-  async run(afterPosition: bigint): Promise<void> {
-    const request = { sessionId: this.sessionId, afterPosition, previews: this.previews.size > 0 };
+  async run({ position, withoutPrimary }: Cursor): Promise<void> {
+    const request = { sessionId: this.sessionId, afterPosition: position, previews: this.wantsPreviews };
     try {
       for await (const { kind } of this.call.services.stream(method.watchEvents, request)) {
         this.begin();
-        if (kind.case === "event") await this.tell(kind.value);
+        if (kind.case === "event") await this.tell(kind.value, withoutPrimary);
         else if (kind.case === "preview") await this.preview(kind.value);
-        else if (kind.case === "progress") await this.write(": alive\n\n");
+        else if (kind.case === "progress") await this.progress();
       }
+      await this.release();
     } catch (error) {
       if (!this.response.headersSent) throw error;
       // A stream that has begun has no status left to say it with: it breaks off, and clients come again.
@@ -83,17 +100,47 @@ class EventStream {
     this.response.flushHeaders();
   }
 
-  private async tell(event: Event): Promise<void> {
-    this.forming.delete(event.id);
+  /** `withoutPrimary`: id of an event with which nothing is told of the primary thread any more. */
+  private async tell(event: Event, withoutPrimary: string): Promise<void> {
+    this.forming.ends(event.id);
+    const isWith = this.held !== undefined && isOwn(event, IDLE);
+    if (!isWith) await this.release();
+    if (event.id !== withoutPrimary && tellsOfPrimary(event, this.log)) await this.threadStatus(event);
+    await this.release();
+    if (!this.log.isThread && isOwn(event, USAGE)) {
+      this.held = event;
+      return;
+    }
     if (event.type === "brain.inputs_consumed") return this.takenIn(event);
-    if (isShown(event)) await this.frame(event, event.position);
+    if (!isShown(event)) return;
+    if (this.log.isThread && isOwnStatus(event)) return this.threadStatus(event, event.position);
+    await this.frame(event, event.position);
   }
 
-  /** T3. */
+  private async release(): Promise<void> {
+    const { held } = this;
+    this.held = undefined;
+    if (held !== undefined) await this.frame(held, held.position);
+  }
+
+  private async progress(): Promise<void> {
+    await this.release();
+    await this.write(": alive\n\n");
+  }
+
+  private async threadStatus(event: Event, position?: bigint): Promise<void> {
+    const { log } = this;
+    // Who was asked first may have gone away meanwhile.
+    const frame = statusFrameOfMany(event, log, position).catch(() => statusFrame(event, log, position));
+    await this.shared(await frame);
+  }
+
+  /** T3. Who comes again after a part of them is told all of them: only the last one's frame has an id. */
   private async takenIn(marker: Event): Promise<void> {
     const { event_ids: ids } = JSON.parse(marker.payload || "{}") as { event_ids?: string[] };
     const wanted = new Set(ids ?? []);
     let beforePosition = marker.position;
+    let last: Event | undefined;
     while (wanted.size > 0) {
       const { events, hasMore } = await this.call.services.call(method.getEvents, {
         sessionId: this.sessionId,
@@ -102,29 +149,28 @@ class EventStream {
         order: EventOrder.DESCENDING,
       });
       const found = events.filter(({ id }) => wanted.delete(id));
-      for (const event of found.reverse().filter(isToldAgain)) await this.frame(event, marker.position);
-      const last = events.at(-1);
-      if (!hasMore || last === undefined) return;
-      beforePosition = last.position;
+      for (const event of found.reverse().filter(isToldAgain)) {
+        if (last !== undefined) await this.frame(last);
+        last = event;
+      }
+      const oldest = events.at(-1);
+      if (!hasMore || oldest === undefined) break;
+      beforePosition = oldest.position;
     }
+    if (last !== undefined) await this.frame(last, marker.position);
   }
 
-  private async frame(event: Event, position: bigint): Promise<void> {
-    const { response } = this;
-    if (position === event.position && event.payloadOmitted === undefined) {
-      return this.room(response.destroyed ? undefined : frameOfMany(event).writeTo(response));
-    }
+  private async frame(event: Event, position?: bigint): Promise<void> {
+    if (position === event.position && isWhole(event)) return this.shared(frameOfMany(event));
     const text = await wholeEventText(this.call.services, this.sessionId, event);
-    await this.write(frameText(event.type, position, text));
+    await this.write(frameText(toldType(event), position, text));
   }
 
   private async preview({ kind }: Preview): Promise<void> {
-    if (kind.case === "start" && this.previews.has(kind.value.type)) {
+    if (kind.case === "start" && this.forming.begins(kind.value)) {
       const { eventId, type } = kind.value;
-      if (this.forming.size >= MAX_FORMING) this.forming.delete(this.forming.keys().next().value!);
-      this.forming.set(eventId, type);
       await this.message("event_start", { event: { type, id: eventId } });
-    } else if (kind.case === "text" && this.forming.get(kind.value.eventId) === "agent.message") {
+    } else if (kind.case === "text" && this.forming.continues(kind.value)) {
       const { eventId, index, text } = kind.value;
       const delta = { type: "content_delta", index, content: { type: "text", text } };
       await this.message("event_delta", { event_id: eventId, delta });
@@ -154,6 +200,11 @@ class EventStream {
     return this.write(`event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`);
   }
 
+  private shared(frame: SharedFrame): Promise<void> {
+    const { response } = this;
+    return this.room(response.destroyed ? undefined : frame.writeTo(response));
+  }
+
   /** Resolves when there is room for more. */
   private write(text: string): Promise<void> {
     const { response } = this;
@@ -178,14 +229,34 @@ const frames = new WeakMap<Event, SharedFrame>();
 function frameOfMany(event: Event): SharedFrame {
   let frame = frames.get(event);
   if (frame === undefined) {
-    frame = new SharedFrame(frameText(event.type, event.position, eventText(event)));
+    frame = new SharedFrame(frameText(toldType(event), event.position, eventText(event)));
     frames.set(event, frame);
   }
   return frame;
 }
 
-function frameText(type: string, position: bigint, text: string): string {
-  return `event: ${type}\nid: ${position}\n${dataLines(text)}\n\n`;
+const statusFrames = new WeakMap<Event, Promise<SharedFrame>>();
+
+/** The same of what is told of a thread: its agent's name is read once. */
+function statusFrameOfMany(event: Event, log: ToldLog, position?: bigint): Promise<SharedFrame> {
+  let frame = statusFrames.get(event);
+  if (frame === undefined) {
+    frame = statusFrame(event, log, position);
+    frame.catch(() => statusFrames.delete(event));
+    statusFrames.set(event, frame);
+  }
+  return frame;
+}
+
+async function statusFrame(event: Event, log: ToldLog, position?: bigint): Promise<SharedFrame> {
+  const text = await threadStatusText(event, log);
+  return new SharedFrame(frameText(threadStatusType(event.type), position, text));
+}
+
+/** Without a position its id stays that of the frame before it. */
+function frameText(type: string, position: bigint | undefined, text: string): string {
+  const id = position === undefined ? "" : `id: ${position}\n`;
+  return `event: ${type}\n${id}${dataLines(text)}\n\n`;
 }
 
 /** A line of an event's data must not hold a line break; one in a payload's white space is kept as a line of its own. */
@@ -205,22 +276,28 @@ function deltaTypes(query: URLSearchParams): ReadonlySet<string> {
   return new Set(values);
 }
 
-/** Position after which to tell; -1 for a live tail. */
-async function cursorOf({ exchange, query, services }: ApiCall, sessionId: string): Promise<bigint> {
+interface Cursor {
+  /** After which to tell; -1 for a live tail. */
+  readonly position: bigint;
+  /** Id of the event before which the caller was told already of the primary thread; may be empty. */
+  readonly withoutPrimary: string;
+}
+
+async function cursorOf({ exchange, query, services }: ApiCall, sessionId: string): Promise<Cursor> {
   const header = exchange.request.headers["last-event-id"];
   const after = query.get("after");
   if (after === null) {
-    if (header === undefined || header === "") return -1n;
-    if (typeof header === "string" && /^\d{1,18}$/.test(header)) return BigInt(header);
+    if (header === undefined || header === "") return { position: -1n, withoutPrimary: "" };
+    if (typeof header === "string" && /^\d{1,18}$/.test(header))
+      return { position: BigInt(header), withoutPrimary: "" };
     throw invalidField("Last-Event-ID", "is no id of a frame of this stream");
   }
-  const request = {
-    sessionId,
-    beforeEventId: after,
-    limit: 1,
-    order: EventOrder.DESCENDING,
-  };
+  const { id, isOfPrimary } = sourceId(after);
+  const request = { sessionId, beforeEventId: id, limit: 1, order: EventOrder.DESCENDING };
   const { events } = await services.call(method.getEvents, request);
   const [before] = events;
-  return (before?.position ?? 0n) + 1n;
+  if (!isOfPrimary) return { position: (before?.position ?? 0n) + 1n, withoutPrimary: "" };
+  // What goes on is the event itself, or the usage that comes with it.
+  const withUsage = before !== undefined && isOwn(before, USAGE);
+  return { position: (before?.position ?? 0n) - (withUsage ? 1n : 0n), withoutPrimary: id };
 }

@@ -7,6 +7,7 @@ import { sentEvents } from "./event-input.ts";
 import { eventPageText } from "./event-list.ts";
 import { streamEvents } from "./event-stream.ts";
 import { wholeEventText } from "./event-texts.ts";
+import { logNamed } from "./told-log.ts";
 
 const { method } = SessionService;
 
@@ -16,18 +17,22 @@ export function eventRoutes(clock: Clock): ApiRoute[] {
     {
       method: "GET",
       path,
-      handle: async (call) => ({ text: await eventPageText(call, call.params.session_id!) }),
+      handle: async (call) => ({ text: await eventPageText(call, sessionLog(call)) }),
     },
     { method: "POST", path, handle: async (call) => ({ text: await sendEvents(call) }) },
     {
       method: "GET",
       path: `${path}/stream`,
       async handle(call) {
-        await streamEvents(call, call.params.session_id!, clock);
+        await streamEvents(call, sessionLog(call), clock);
         return { written: true };
       },
     },
   ];
+}
+
+function sessionLog({ services, params }: ApiCall) {
+  return logNamed(services, params.session_id!);
 }
 
 /** Answers with the events as the log has them now. */

@@ -16,24 +16,24 @@ import { resourceJson } from "./resource-json.ts";
 
 const NANO_USD_PER_CENT = 10_000_000n;
 
-export function sessionJson(session: Session, nowMs: number, find: FindMember) {
-  const usage = session.tree?.usage ?? session.usage;
+/** `status`: where its log says more of that than the session itself. */
+export function sessionJson(session: Session, nowMs: number, find: FindMember, status?: string) {
+  const usage = usageJson(session.tree?.usage ?? session.usage);
+  const durationS = durationSeconds(session, nowMs);
   return {
     type: "session",
     id: session.id,
     title: session.title || null,
-    status: statusJson(session),
+    status: status ?? statusJson(session),
     agent: sessionAgentJson(session.agent!, find),
     environment_id: session.environmentId,
     vault_ids: session.vaultIds,
     resources: session.resources.map((resource) => resourceJson(resource)),
     metadata: session.metadata,
     outcome_evaluations: session.outcomeEvaluations.map(outcomeJson),
-    usage: usageJson(usage),
-    stats: {
-      active_seconds: seconds(Number(usage?.activeMs ?? 0n)),
-      duration_seconds: durationSeconds(session, nowMs),
-    },
+    // The sum counts threads that worked at the same time once each; the session's age bounds it.
+    usage: { ...usage, active_seconds: Math.min(usage.active_seconds, durationS) },
+    stats: { active_seconds: usage.active_seconds, duration_seconds: durationS },
     ...budgetJson(session.budget),
     deployment_id: session.deploymentId || null,
     created_at: timeJson(session.createdAt),
@@ -87,9 +87,13 @@ export function usageJson(usage: Usage | undefined) {
       ephemeral_1h_input_tokens: 0,
     },
     active_seconds: seconds(count(usage?.activeMs)),
-    list_cost: { amount: String((usage?.listCostNanoUsd ?? 0n) / NANO_USD_PER_CENT), currency: "USD" },
+    list_cost: { amount: String(centsOf(usage?.listCostNanoUsd ?? 0n)), currency: "USD" },
     server_tool_use: toolUseJson(count(usage?.webSearchRequests)),
   };
+}
+
+function centsOf(nanoUsd: bigint): bigint {
+  return (nanoUsd + NANO_USD_PER_CENT / 2n) / NANO_USD_PER_CENT;
 }
 
 /** Reading pages costs nothing and is not counted. */

@@ -14,6 +14,7 @@ import { flagOf, limitOf, numberOf, pageOf, rangeOf, valuesOf } from "../list-qu
 import { metadataPatch } from "../metadata.ts";
 import { agentChoice, budgetOf, newSessionRequest } from "./session-input.ts";
 import { STATUSES, sessionJson } from "./session-json.ts";
+import { statusByLog } from "./status-by-log.ts";
 
 const MOST = 100;
 const MAX_VERSION = 999_999_999;
@@ -27,7 +28,8 @@ export function sessionRoutes(clock: Clock): ApiRoute[] {
       services,
       sessions.map((session) => session?.agent?.spec),
     );
-    return sessions.map((session) => sessionJson(session!, clock.nowMs(), find));
+    const statuses = await Promise.all(sessions.map((session) => statusByLog(services, session!)));
+    return sessions.map((session, at) => sessionJson(session!, clock.nowMs(), find, statuses[at]));
   };
   const one = async (call: ApiCall, session: Session | undefined) => (await shown(call, [session]))[0];
   return [

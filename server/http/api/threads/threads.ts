@@ -7,11 +7,12 @@ import { ThreadService } from "../../../../proto/gen/tendon/v1/thread_service_pb
 import { type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { eventPageText } from "../events/event-list.ts";
 import { streamEvents } from "../events/event-stream.ts";
+import { logOf } from "../events/told-log.ts";
 import { limitOf, pageOf, valuesOf } from "../list-query.ts";
 import { STATUSES, statusJson } from "../sessions/session-json.ts";
 import { primaryThreadId, threadJson } from "./thread-json.ts";
 
-const MOST = 100;
+const MOST = 1_000;
 
 export function threadRoutes(clock: Clock): ApiRoute[] {
   const all = "/v1/sessions/{session_id}/threads";
@@ -30,13 +31,13 @@ export function threadRoutes(clock: Clock): ApiRoute[] {
     {
       method: "GET",
       path: `${path}/events`,
-      handle: async (call) => ({ text: await eventPageText(call, (await find(call)).id) }),
+      handle: async (call) => ({ text: await eventPageText(call, await findLog(call)) }),
     },
     {
       method: "GET",
       path: `${path}/stream`,
       async handle(call) {
-        await streamEvents(call, (await find(call)).id, clock);
+        await streamEvents(call, await findLog(call), clock);
         return { written: true };
       },
     },
@@ -68,6 +69,10 @@ async function listThreads({ services, params, query }: ApiCall, json: (thread: 
     pageToken: token === AFTER_PRIMARY ? "" : token,
   });
   return page([...primary, ...threads], nextPageToken || null);
+}
+
+async function findLog(call: ApiCall) {
+  return logOf(call.services, await find(call));
 }
 
 /** One of another session is not there. */
