@@ -398,6 +398,7 @@ describe("the command", () => {
     expect(list.stdout).toContain("by command");
     const changed = await json(
       ...["update", "by command", "--name", "renamed", "--message", "Write more.", "--message", "And more."],
+      ...["--outcome", "It is written.", "--rubric", "contains: it"],
       ...["--clear", "schedule", "--clear", "budget", "--metadata", "a=", "--metadata", "c=d"],
     );
     expect(changed).toMatchObject({
@@ -405,7 +406,11 @@ describe("the command", () => {
       spec: {
         name: "renamed",
         agent_id: agent,
-        initial_events: [{ type: "user.message" }, { type: "user.message" }],
+        initial_events: [
+          { type: "user.message" },
+          { type: "user.message" },
+          { type: "user.define_outcome", id: "", payload: expect.stringContaining("It is written.") },
+        ],
         metadata: { c: "d" },
       },
     });
