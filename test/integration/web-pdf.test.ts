@@ -5,7 +5,6 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { CredentialService } from "../../proto/gen/tendon/v1/credential_service_pb.js";
-import { eventually } from "../kit/eventually.ts";
 import { testPdf } from "../kit/test-pdf.ts";
 import {
   startWebRig,
@@ -128,33 +127,6 @@ describe("a PDF", () => {
     expect(textOf(await read("/locked"))).toMatch(/^unsupported_content_type: .* is an encrypted PDF/);
     expect(textOf(await read("/broken"))).toMatch(/^unsupported_content_type: .* damaged or broken off$/);
   });
-});
-
-test("so many PDFs are held at a time; what is one too many is told so, and pages are read all the same", async () => {
-  const pdf = testPdf({ paddingBytes: 10_000 });
-  const finish: (() => void)[] = [];
-  for (let n = 0; n < 8; n++)
-    web.pages.set(`${HOST}/slow${n}`, (_, response) => {
-      response.writeHead(200, { "content-type": "application/pdf" });
-      response.write(pdf.subarray(0, 5_000));
-      finish.push(() => void response.end(pdf.subarray(5_000)));
-    });
-  page("/small", pdf);
-  page("/text", "hello", { "content-type": "text/plain" });
-  const of = await rig.newSession();
-  const running = Array.from({ length: 8 }, (_, n) => read(`/slow${n}`, of));
-  const refused = await eventually(
-    async () => {
-      const result = await read("/small");
-      return result.is_error ? result : undefined;
-    },
-    { withinMs: 60_000 },
-  );
-  expect(textOf(refused)).toMatch(/^too_many_requests: so many PDFs/);
-  expect(textOf(await read("/text"))).toContain("hello");
-  for (const end of finish) end();
-  for (const result of await Promise.all(running)) expect(pdfOf(result).equals(pdf)).toBe(true);
-  expect((await read("/small")).is_error).toBe(false);
 });
 
 describe("what is called a PDF and is none", () => {
