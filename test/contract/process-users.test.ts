@@ -19,6 +19,7 @@ import { TOOL_DEFINITIONS } from "../../hand-agent/tools/registry.ts";
 import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import { makeProcessDriver, makeTestDir, reasonsAgainstModes } from "../kit/process-modes.ts";
+import { testProgram } from "../kit/test-program.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
 
 const reasons = await reasonsAgainstModes();
@@ -181,22 +182,13 @@ describe.skipIf(!canUseUids)("as root without bubblewrap and namespaces, below a
 });
 
 describe("as a user that is not root", () => {
-  it.skipIf(process.getuid?.() !== 0)("isolates in every mode there is", () => {
+  it.skipIf(process.getuid?.() !== 0)("isolates in every mode there is", async () => {
     const dataDir = makeTestDir();
     chmodSync(dataDir, 0o777);
-    const script = new URL("./non-root-check.mts", import.meta.url).pathname;
+    const script = await testProgram("test/contract/non-root-check.mts");
     const { stdout, stderr } = spawnSync(
       "setpriv",
-      [
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        process.execPath,
-        "node_modules/tsx/dist/cli.mjs",
-        script,
-        dataDir,
-        CANARY,
-      ],
+      ["--reuid=65534", "--regid=65534", "--clear-groups", process.execPath, script, dataDir, CANARY],
       {
         encoding: "utf8",
         env: { PATH: process.env.PATH, HOME: "/nonexistent", TMPDIR: dataDir, SECRET: CANARY },

@@ -1,8 +1,9 @@
 /** Everything is killed at once, the next start goes on: sessions, their commands, their log. */
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { afterEach, describe, expect, test } from "vitest";
+import { describe, expect, type TestContext, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
+import { isWholeRun } from "../kit/fault-trials.ts";
 import { promised } from "../kit/promised.ts";
 import { Installation, kill } from "../kit/start-process.ts";
 
@@ -16,11 +17,15 @@ interface Events {
   events: { id: string; position: string; type: string; payload: string }[];
 }
 
-describe("kill -9", () => {
-  let installation: Installation;
-  afterEach(() => installation.dispose());
+// Leases and commands take their time in each.
+describe("kill -9", { concurrent: !isWholeRun }, () => {
+  function newInstallation({ onTestFinished }: TestContext): Installation {
+    const installation = new Installation();
+    onTestFinished(() => installation.dispose());
+    return installation;
+  }
 
-  async function sessionThatRuns(counter: string): Promise<string> {
+  async function sessionThatRuns(installation: Installation, counter: string): Promise<string> {
     const command = `run: echo x >> ${counter}; sleep 3; wc -l < ${counter}`;
     const { id } = await installation.json<{ id: string }>("session", "create", "--message", command);
     await eventually(async () => {
@@ -36,7 +41,7 @@ describe("kill -9", () => {
     return id;
   }
 
-  async function endOf(id: string): Promise<Events["events"]> {
+  async function endOf(installation: Installation, id: string): Promise<Events["events"]> {
     const { code, stdout } = await installation.tendon(["session", "watch", id, "--until-idle"], {
       withinMs: GO_ON_WITHIN_MS,
     });
@@ -54,30 +59,30 @@ describe("kill -9", () => {
     expect(answered.toSorted()).toEqual(calls.toSorted());
   }
 
-  test("of the process group: the next start goes on with what ran (X1, X3)", async () => {
-    installation = new Installation();
+  test("of the process group: the next start goes on with what ran (X1, X3)", async (context) => {
+    const installation = newInstallation(context);
     const first = installation.start(["--port", "0"], SHORT_LEASES);
     await first.ready();
-    const id = await sessionThatRuns("runs.txt");
+    const id = await sessionThatRuns(installation, "runs.txt");
     first.signalGroup("SIGKILL");
     await first.ended();
     const beforeMs = performance.now();
     await installation.start(["--port", "0"], SHORT_LEASES).ready();
-    const events = await endOf(id);
+    const events = await endOf(installation, id);
     expect(performance.now() - beforeMs).toBeLessThan(promised(GO_ON_WITHIN_MS));
     expectWhole(events);
   }, 180_000);
 
-  test("of every process at once: nothing is run twice, and the session takes the next message (X1)", async () => {
-    installation = new Installation();
+  test("of every process at once: nothing is run twice, and the session takes the next message (X1)", async (context) => {
+    const installation = newInstallation(context);
     const first = installation.start(["--port", "0"], SHORT_LEASES);
     await first.ready();
-    const id = await sessionThatRuns("runs.txt");
+    const id = await sessionThatRuns(installation, "runs.txt");
     const record = JSON.parse(readFileSync(join(installation.dataDir, "start.json"), "utf8"));
     for (const { pid } of [record, ...record.children]) kill(pid, "SIGKILL");
     await first.ended();
     await installation.start(["--port", "0"], SHORT_LEASES).ready();
-    expectWhole(await endOf(id));
+    expectWhole(await endOf(installation, id));
     const next = await installation.tendon(["session", "send", id, "run: echo alive-$((5+5))", "--follow"], {
       withinMs: GO_ON_WITHIN_MS,
     });

@@ -30,8 +30,7 @@ async function dieAt(
   const program = await faults.restart(name, `${point}=kill@${at}`);
   if (name === "server") {
     // Those that have seen it go away several times by now wait longer and longer before they dial again.
-    await faults.restart("hand-agent");
-    await faults.restart("harness");
+    await Promise.all([faults.restart("hand-agent"), faults.restart("harness")]);
   }
   trial += 1;
   const tag = (call: number) => `run-${trial}-${call}`;

@@ -12,6 +12,7 @@ import { repository } from "../kit/owner-process.ts";
 import { PrivateNetwork, whyNoPrivateNetwork } from "../kit/private-network.ts";
 import { type ScriptedHandServer, startScriptedHandServer } from "../kit/scripted-hand-server.ts";
 import { createCertificates, type TestCertificates } from "../kit/test-certificates.ts";
+import { testProgram } from "../kit/test-program.ts";
 
 const PASSWORD = "s3cret of the proxy";
 const NAME = "server.test:8443";
@@ -75,13 +76,9 @@ describe.skipIf(why !== undefined)(
 
     async function startProxy(credentials?: string): Promise<{ address: string; said: () => string[] }> {
       const settings = JSON.stringify({ credentials, destinations: { [NAME]: await socketOfServer() } });
-      const program = [
-        join(repository, "test/kit/connect-proxy-program.ts"),
-        network.serverAddress,
-        settings,
-      ];
-      const loader = join(repository, "node_modules/tsx/dist/loader.mjs");
-      const [command, ...args] = [...network.atServer, process.execPath, "--import", loader, ...program];
+      const file = await testProgram("test/kit/connect-proxy-program.ts");
+      const program = [process.execPath, file, network.serverAddress, settings];
+      const [command, ...args] = [...network.atServer, ...program];
       const child: ChildProcess = spawn(command!, args, { stdio: ["ignore", "pipe", "inherit"] });
       cleanups.push(() => {
         child.kill("SIGKILL");

@@ -300,7 +300,7 @@ describe("the harness program", () => {
 });
 
 function startProgram(environment: Record<string, string>) {
-  const child = spawn(process.execPath, ["--import", "tsx", "harness/main.ts"], {
+  const child = spawn(process.execPath, ["dist/harness.mjs"], {
     env: { PATH: process.env.PATH, TENDON_HARNESS_KEY: "key", TENDON_URL: rig.server.url, ...environment },
     stdio: ["ignore", "ignore", "pipe"],
   });

@@ -4,11 +4,10 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
-import { fileURLToPath } from "node:url";
 import type { Client } from "../../kit/rpc/client.ts";
 import type { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import type { SwarmOrder } from "./agent-swarm-program.ts";
-import { repository } from "./owner-process.ts";
+import { testProgram } from "./test-program.ts";
 
 export interface AgentSwarm {
   readonly count: number;
@@ -35,9 +34,10 @@ export async function startAgentSwarm(options: {
     await rm(folder, { recursive: true, force: true });
   };
   try {
+    const file = await testProgram("test/kit/agent-swarm-program.ts");
     const starting: Promise<void>[] = [];
     for (let first = 0; first < count; first += PER_PROCESS) {
-      const child = startProcess();
+      const child = spawn(process.execPath, [file], { stdio: ["pipe", "pipe", "inherit"] });
       children.push(child);
       const size = Math.min(PER_PROCESS, count - first);
       const dataDir = join(folder, String(first));
@@ -57,12 +57,6 @@ export async function startAgentSwarm(options: {
     throw error;
   }
   return { count, pids: children.map(({ pid }) => pid ?? 0), stop };
-}
-
-function startProcess(): ChildProcess {
-  const program = fileURLToPath(new URL("./agent-swarm-program.ts", import.meta.url));
-  const loader = `${repository}/node_modules/tsx/dist/loader.mjs`;
-  return spawn(process.execPath, ["--import", loader, program], { stdio: ["pipe", "pipe", "inherit"] });
 }
 
 function started(child: ChildProcess): Promise<void> {
