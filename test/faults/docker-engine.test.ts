@@ -2,6 +2,7 @@
 import { afterEach, describe, expect, it } from "vitest";
 import { FileError, type Hand } from "../../hand-agent/drivers/driver.ts";
 import { whyNoDocker } from "../kit/docker.ts";
+import { ensureBashImage } from "../kit/docker-images.ts";
 import { DockerRig } from "../kit/docker-rig.ts";
 import { eventually } from "../kit/eventually.ts";
 import { PrivateEngine } from "../kit/private-engine.ts";
@@ -16,12 +17,12 @@ describe.skipIf(whyNot !== undefined)("an engine", () => {
 
   async function handOn(diskMib: number): Promise<Hand> {
     engine = await PrivateEngine.start({ diskMib });
-    rig = await DockerRig.start({}, engine.engine);
+    rig = await DockerRig.start({}, engine.engine, ensureBashImage);
     return rig.provision("hand_engine");
   }
 
   it("that is restarted under a call is no result and no loss: the call says so, later calls wait for the engine, files stay", async () => {
-    const hand = await handOn(700);
+    const hand = await handOn(150);
     const { bash } = toolCaller(hand);
     await bash("echo kept >f; X=1");
     const running = bash("echo begun; sleep 1000; echo never");
@@ -41,7 +42,7 @@ describe.skipIf(whyNot !== undefined)("an engine", () => {
   });
 
   it("that has no disk left fails the write with that reason, keeps the old file, and the hand goes on", async () => {
-    const hand = await handOn(700);
+    const hand = await handOn(150);
     const { bash } = toolCaller(hand);
     const path = `${hand.workdir}/f`;
     await hand.writeFile(path, Buffer.from("old"));
@@ -55,7 +56,7 @@ describe.skipIf(whyNot !== undefined)("an engine", () => {
     expect(error).toBeInstanceOf(FileError);
     expect((error as FileError).code).toBe("no_space");
     expect(textOf(await bash("cat f; ls -A"))).toBe("old\nf".replace("old\n", "old"));
-    expect(textOf(await bash("head -c 2000000000 /dev/zero >g; echo $?; rm g; echo fine"))).toMatch(
+    expect(textOf(await bash("dd if=/dev/zero of=g bs=1M count=2000; echo $?; rm g; echo fine"))).toMatch(
       /No space left on device[\s\S]*fine$/,
     );
     await hand.destroy();
