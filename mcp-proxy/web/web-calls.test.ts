@@ -33,7 +33,7 @@ test("so many PDFs are held at a time: one more is told so, a page is read all t
         });
       },
     });
-  const bodies: Record<string, () => BodyInit> = {
+  const bodies: Record<string, () => ConstructorParameters<typeof Response>[0]> = {
     slow,
     small: () => new Uint8Array(PDF),
     text: () => "hello",
