@@ -7,10 +7,12 @@ import type { Hub } from "./hub.ts";
 import { announceAppended } from "./log.ts";
 
 export interface OutcomeWaitsDeps {
-  readonly threads: Pick<ThreadStore, "endTreeWait" | "restedTrees" | "treesAtBudget">;
+  readonly threads: Pick<ThreadStore, "endTreeWait" | "restedTrees" | "heldTrees">;
   readonly hub: Hub;
   /** The wait goes on, and some threads rest only because the budget is spent. */
   readonly held: (wait: OutcomeWait) => Promise<void>;
+  /** The wait goes on, and some threads wait for a client. */
+  readonly asking: (wait: OutcomeWait) => Promise<void>;
   readonly log: Logger;
 }
 
@@ -32,12 +34,13 @@ export class OutcomeWaits {
 
   /** Whatever was missed. */
   async settleSome(): Promise<void> {
-    const { threads, held } = this.deps;
+    const { threads, held, asking } = this.deps;
     for (const sessionId of await threads.restedTrees(WAITS_PER_POLL)) {
       await this.try(sessionId, () => this.settle(sessionId));
     }
-    for (const wait of await threads.treesAtBudget(WAITS_PER_POLL)) {
-      await this.try(wait.sessionId, () => held(wait));
+    for (const wait of await threads.heldTrees(WAITS_PER_POLL)) {
+      if (wait.isAtBudget) await this.try(wait.sessionId, () => held(wait));
+      if (wait.isAsking) await this.try(wait.sessionId, () => asking(wait));
     }
   }
 

@@ -79,6 +79,7 @@ export class TreeRelay implements Service {
       ...deps,
       held: ({ sessionId, sincePosition }) =>
         this.tellBudget(sessionId, { id: `${sessionId} ${sincePosition}`, payload: AT_BUDGET }),
+      asking: ({ sessionId }) => this.tellAsks(sessionId),
     });
   }
 

@@ -74,6 +74,10 @@ export interface OutcomeWait {
   readonly sessionId: string;
   /** Head of its log when it last said so. */
   readonly sincePosition: number;
+  /** Some of its threads rest only because the budget is spent. */
+  readonly isAtBudget: boolean;
+  /** Some wait for a client. */
+  readonly isAsking: boolean;
 }
 
 /** A root, and who of its tree is active. */
@@ -172,8 +176,8 @@ export interface ThreadStore {
   ): Promise<{ readonly isOver: boolean; readonly appended?: Appended | undefined }>;
   /** Sessions that wait though nothing below them works any more. */
   restedTrees(limit: number): Promise<string[]>;
-  /** Waits that go on, and some of whose threads rest only because the budget is spent. */
-  treesAtBudget(limit: number): Promise<OutcomeWait[]>;
+  /** Waits that go on, and some of whose threads wait for a client or for more of the budget. */
+  heldTrees(limit: number): Promise<OutcomeWait[]>;
 }
 
 export interface TreeSums {

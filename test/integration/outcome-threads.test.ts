@@ -188,6 +188,8 @@ it("waits for a thread that asks a client, ends with an interrupt, and is not ju
   const thread = await eventually(async () => (await rig.threadsOf(sessionId))[0]);
   await rig.rested(thread.id, StopReason.REQUIRES_ACTION);
   await waits(sessionId);
+  // Who looks at the session alone is told that something is to be answered, though the thread asked before it rested.
+  await eventually(async () => payloads(await rig.log(sessionId), "session.threads_ask").length === 1);
   await rig.sessions.emitEvents({ sessionId, events: [{ type: "user.interrupt" }] });
   const done = await ends(sessionId);
   expect(done.outcomeEvaluations).toMatchObject([{ result: OutcomeResult.INTERRUPTED }]);

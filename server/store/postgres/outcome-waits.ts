@@ -14,7 +14,7 @@ const WORKS_BELOW = `exists (select from sessions s where s.root_session_id = w.
 
 export function outcomeWaits(
   pool: Pool,
-): Pick<ThreadStore, "waitForTree" | "endTreeWait" | "restedTrees" | "treesAtBudget"> {
+): Pick<ThreadStore, "waitForTree" | "endTreeWait" | "restedTrees" | "heldTrees"> {
   return {
     waitForTree: (request) => inTransaction(pool, (transaction) => wait(transaction, request)),
     async endTreeWait(sessionId, restedEventId) {
@@ -30,14 +30,26 @@ export function outcomeWaits(
       );
       return rows.map((row) => row.session_id);
     },
-    async treesAtBudget(limit) {
-      const { rows } = await pool.query<{ session_id: string; since_position: number }>(
-        `select session_id, since_position from outcome_waits w where exists (select from sessions s
-           where s.root_session_id = w.session_id and s.status = 'idle' and s.stop_reason = 'budget_reached')
-         order by session_id limit $1`,
+    async heldTrees(limit) {
+      const { rows } = await pool.query<{
+        session_id: string;
+        since_position: number;
+        at_budget: boolean;
+        asking: boolean;
+      }>(
+        `select w.session_id, w.since_position, bool_or(s.stop_reason = 'budget_reached') as at_budget,
+           bool_or(s.stop_reason = 'requires_action') as asking
+         from outcome_waits w join sessions s on s.root_session_id = w.session_id and s.archived_at is null and s.status = 'idle'
+           and s.stop_reason in ('budget_reached', 'requires_action')
+         group by w.session_id order by w.session_id limit $1`,
         [limit],
       );
-      return rows.map((row) => ({ sessionId: row.session_id, sincePosition: row.since_position }));
+      return rows.map((row) => ({
+        sessionId: row.session_id,
+        sincePosition: row.since_position,
+        isAtBudget: row.at_budget,
+        isAsking: row.asking,
+      }));
     },
   };
 }
