@@ -2,7 +2,8 @@
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import { startDatabasePlatform } from "../kit/database-platform.ts";
+import type { Platform } from "../kit/platform.ts";
 import {
   BUILD_WITHIN_MS,
   buildCpp,
@@ -22,14 +23,19 @@ import {
 
 let platform: Platform;
 let workshop: Workshop;
+/** Compilers are at work while the platform starts and the first clients run. */
+const builds: (() => Promise<unknown>)[] = [];
+let building: Promise<unknown>;
 
 beforeAll(async () => {
   workshop = await createWorkshop();
-  platform = await startPlatform();
+  building = Promise.allSettled(builds.map((build) => build()));
+  platform = await startDatabasePlatform();
 });
 
 afterAll(async () => {
   await platform?.stop();
+  await building;
   await workshop?.remove();
 });
 
@@ -58,12 +64,18 @@ interface ForeignClient {
 function describeClient(title: string, { missing, build, checks }: ForeignClient): void {
   describe(title, () => {
     let absent: Missing;
+    let built: Promise<void>;
     let runCheck: (check: string) => Promise<string>;
 
-    beforeAll(async () => {
+    builds.push(() => {
+      built = prepare();
+      return built;
+    });
+    async function prepare(): Promise<void> {
       absent = await missing();
       if (absent === undefined) runCheck = await build(workshop.folder);
-    }, BUILD_WITHIN_MS + 180_000);
+    }
+    beforeAll(() => built, BUILD_WITHIN_MS + 180_000);
 
     beforeEach((context) => {
       if (absent !== undefined) context.skip(absent);

@@ -117,10 +117,18 @@ export async function buildGo(folder: string): Promise<string> {
   const source = join(folder, "go");
   await cp(join(root, "test/interop/go"), source, { recursive: true });
   const tools = join(folder, "go-tools");
-  const env = { GOFLAGS: "-mod=readonly -buildvcs=false", GOTOOLCHAIN: "local", GOBIN: tools };
-  await run("go", ["install", "tool"], { cwd: source, env, timeoutMs: BUILD_WITHIN_MS });
+  const env = {
+    GOFLAGS: "-mod=readonly -buildvcs=false",
+    GOTOOLCHAIN: "local",
+    GOBIN: tools,
+    CGO_ENABLED: "0",
+  };
+  // Nothing has to be fast but the compiler, which makes Go's own packages first where nobody has built anything before.
+  const flags = ["-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w"];
+  const inSource = { cwd: source, env, timeoutMs: BUILD_WITHIN_MS };
+  await run("go", ["install", ...flags, "tool"], inSource);
   await generate("go", source, { PATH: `${tools}:${process.env.PATH}` });
-  await run("go", ["build", "-o", "interop", "."], { cwd: source, env, timeoutMs: BUILD_WITHIN_MS });
+  await run("go", ["build", ...flags, "-o", "interop", "."], inSource);
   return join(source, "interop");
 }
 
@@ -129,11 +137,12 @@ export async function buildCpp(folder: string): Promise<string> {
   const source = join(folder, "cpp");
   await cp(join(root, "test/interop/cpp"), source, { recursive: true });
   await generate("cpp", source);
-  await run("make", ["-j2", "-s"], { cwd: source, timeoutMs: BUILD_WITHIN_MS });
+  await run("make", ["-s"], { cwd: source, timeoutMs: BUILD_WITHIN_MS });
   return join(source, "interop");
 }
 
-export const BUILD_WITHIN_MS = 300_000;
+/** For what hangs: compilers of several languages work at once, beside other tests. */
+export const BUILD_WITHIN_MS = 600_000;
 
 /** What `test/interop/<language>/buf.gen.yaml` says. */
 async function generate(language: string, into: string, env: Record<string, string> = {}): Promise<void> {

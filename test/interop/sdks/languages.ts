@@ -15,6 +15,8 @@ interface Language {
 }
 
 export const INSTALL_WITHIN_MS = 600_000;
+/** For what hangs: beside compilers and other tests a virtual machine takes its time. */
+const RUN_WITHIN_MS = 170_000;
 
 const folderOf = (language: string) => join(root, "test/interop/sdks", language);
 const cache = join(process.env.XDG_CACHE_HOME ?? join(homedir(), ".cache"), "tendon-interop");
@@ -79,7 +81,10 @@ const python: Language = {
     const packages = await pythonPackages();
     const file = join(folderOf("python"), "acceptance.py");
     return (env) =>
-      run("python3", [file], { env: { ...env, PYTHONPATH: packages, PYTHONDONTWRITEBYTECODE: "1" } });
+      run("python3", [file], {
+        env: { ...env, PYTHONPATH: packages, PYTHONDONTWRITEBYTECODE: "1" },
+        timeoutMs: RUN_WITHIN_MS,
+      });
   },
 };
 
@@ -114,7 +119,7 @@ const go: Language = {
   },
   async install() {
     const program = await goProgram();
-    return (env) => run(program, [], { env });
+    return (env) => run(program, [], { env, timeoutMs: RUN_WITHIN_MS });
   },
 };
 
@@ -147,7 +152,7 @@ const java: Language = {
     const libraries = await javaLibraries();
     const classes = `${await javaClasses(libraries)}:${join(libraries, "*")}`;
     const args = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", classes, "Acceptance"];
-    return (env) => run("java", args, { env });
+    return (env) => run("java", args, { env, timeoutMs: RUN_WITHIN_MS });
   },
 };
 
