@@ -38,3 +38,34 @@ test("what unpacks to more than anybody reads is left, and so are words that onl
   const many = Buffer.from(`%PDF-1.5 ${"<< /Type /Pages ".repeat(200_000)} startxref`);
   expect(await pdfFacts(many)).toMatchObject({ pages: undefined });
 });
+
+test("thousands of streams of no object, far into a file, are passed over at once", async () => {
+  const streams = Buffer.from("/ObjStm stream\nendstream\n".repeat(6_000));
+  const file = Buffer.concat([Buffer.from("%PDF-1.7\n"), Buffer.alloc(9_000_000, "x"), streams]);
+  const tail = Buffer.from(testPdf({ pages: 3 }).toString("latin1").slice(9), "latin1");
+  const began = process.cpuUsage();
+  expect(await pdfFacts(Buffer.concat([file, tail]))).toMatchObject({ isWhole: true, pages: 3 });
+  // A search back to the beginning for each of them took minutes.
+  expect(process.cpuUsage(began).user / 1_000_000).toBeLessThan(10);
+});
+
+test("streams that turn out to be damaged count as much as they may have unpacked to", async () => {
+  const damaged = deflateSync(Buffer.alloc(1024 * 1024));
+  damaged.fill(0xff, damaged.length - 6);
+  const stream = (packed: Buffer) =>
+    Buffer.concat([
+      Buffer.from("3 0 obj << /Type /ObjStm /Filter /FlateDecode >> stream\n"),
+      packed,
+      Buffer.from("\nendstream\n"),
+    ]);
+  const pages = deflateSync(Buffer.from("<< /Type /Pages /Count 5 >>"));
+  const file = (count: number) =>
+    Buffer.concat([
+      Buffer.from("%PDF-1.5\n"),
+      ...Array.from({ length: count }, () => stream(damaged)),
+      stream(pages),
+      Buffer.from("startxref\n"),
+    ]);
+  expect(await pdfFacts(file(3))).toMatchObject({ pages: 5 });
+  expect(await pdfFacts(file(40))).toMatchObject({ pages: undefined });
+});

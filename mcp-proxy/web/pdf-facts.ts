@@ -21,6 +21,8 @@ const HEAD_BYTES = 32;
 /** Of the streams that hold objects, which is where newer files keep their pages: together. */
 const MAX_UNPACKED_BYTES = 32 * 1024 * 1024;
 const MAX_STREAMS = 5_000;
+/** What deflate makes of a byte, at most. */
+const MAX_RATIO = 1_032;
 /** Of places that look like a node of the tree of pages, and how far around them the node may reach. */
 const MAX_NODES = 1_000;
 const REACH_CHARS = 8 * 1024;
@@ -42,9 +44,10 @@ export async function pdfFacts(bytes: Buffer): Promise<PdfFacts> {
   for (const packed of objectStreams(text, bytes)) {
     const unpacked = await unpackedWithin(packed, left);
     // A stream that does not end within the bound: what it says is not worth more.
-    if (unpacked === undefined) break;
-    left -= unpacked.length;
-    count.look(unpacked.toString("latin1"));
+    if (unpacked === "too large") break;
+    // Nobody says how much came out of a damaged one before it was found out.
+    left -= unpacked === "damaged" ? packed.length * MAX_RATIO : unpacked.length;
+    if (unpacked !== "damaged") count.look(unpacked.toString("latin1"));
     if (left <= 0) break;
   }
   return { isWhole: true, isEncrypted: false, pages: count.pages };
@@ -97,8 +100,9 @@ function* objectStreams(text: string, bytes: Buffer): Generator<Buffer> {
     const begin = text.indexOf("stream", at + OBJECT_STREAM.length);
     const end = begin < 0 ? -1 : text.indexOf("endstream", begin);
     if (end < 0) return;
-    const opened = text.lastIndexOf(" obj", at);
-    const dictionary = text.slice(Math.max(opened, at - MAX_DICTIONARY_CHARS), begin);
+    // Sought within reach alone: a search back to the beginning for each stream would hold everything else up.
+    const before = text.slice(Math.max(0, at - MAX_DICTIONARY_CHARS), at);
+    const dictionary = before.slice(before.lastIndexOf(" obj") + 1) + text.slice(at, begin);
     at = end;
     if (!dictionary.includes("/FlateDecode") || dictionary.includes("/DecodeParms")) continue;
     const lineEnd = text.startsWith("\r\n", begin + 6) ? 2 : 1;
@@ -111,10 +115,10 @@ const inflated = promisify(
     void inflate(packed, options, done),
 );
 
-async function unpackedWithin(packed: Buffer, maxBytes: number): Promise<Buffer | undefined> {
+async function unpackedWithin(packed: Buffer, maxBytes: number): Promise<Buffer | "too large" | "damaged"> {
   try {
     return await inflated(packed, { maxOutputLength: maxBytes, finishFlush: constants.Z_SYNC_FLUSH });
   } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "ERR_BUFFER_TOO_LARGE" ? undefined : Buffer.alloc(0);
+    return (error as NodeJS.ErrnoException).code === "ERR_BUFFER_TOO_LARGE" ? "too large" : "damaged";
   }
 }

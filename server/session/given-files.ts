@@ -4,7 +4,7 @@
  */
 
 import { type ByteBudget, checkBytes, MAX_CALL_BYTES } from "../../kit/byte-budget.ts";
-import { invalidField } from "../../kit/errors.ts";
+import { invalidField, TendonError } from "../../kit/errors.ts";
 import { MAX_EVENT_BYTES } from "../../kit/limits.ts";
 import type { FileAttachments } from "../ports/files.ts";
 import type { NewEvent } from "../store/events.ts";
@@ -22,11 +22,20 @@ interface Source {
   readonly field: string;
 }
 
-/** Those of one request; `close` gives the memory back, once its events are appended or refused. */
+interface ReadFile {
+  readonly bytes: Uint8Array;
+  /** Of the text that stands in the place of its id. */
+  readonly shownBytes: number;
+}
+
+/**
+ * Those of one request. A file counts as often as it is named: what a brain is shown has it that often, and each event has it
+ * beside it. `close` gives the memory back, once its events are appended or refused.
+ */
 export class GivenFiles {
   private readonly files: Pick<FileAttachments, "bytes">;
   private readonly budget: ByteBudget;
-  private readonly read = new Map<string, Uint8Array>();
+  private readonly read = new Map<string, ReadFile>();
   private taken = 0;
 
   constructor(files: Pick<FileAttachments, "bytes">, budget: ByteBudget) {
@@ -37,7 +46,7 @@ export class GivenFiles {
   /**
    * The same events, each with the files that it names in its `internal`. NOT_FOUND, also for a file whose time is over;
    * INVALID_FIELD for more than 100 such blocks, and bytes that are nothing that the block may show; MESSAGE_TOO_LARGE for an
-   * event that is larger than 32 MiB with its files in base64; UNAVAILABLE.
+   * event that is larger than 32 MiB with its files in base64, and a request than 64 MiB; UNAVAILABLE.
    */
   async beside(events: readonly NewEvent[], workspaceId: string, field = "events"): Promise<NewEvent[]> {
     const sources = events.map((event, at) => sourcesOf(event, `${field}[${at}].payload`));
@@ -62,27 +71,50 @@ export class GivenFiles {
   private async internalOf(sources: readonly Source[], workspaceId: string): Promise<string | undefined> {
     if (sources.length === 0) return undefined;
     const files = new Map<string, GivenContent>();
+    const before = this.taken;
     for (const source of sources) {
-      const bytes = await this.bytesOf(source, workspaceId);
-      files.set(source.fileId, givenContent(bytes, source.blockType, source.field));
+      const { fileId, blockType, field } = source;
+      const known = this.read.get(fileId);
+      if (known !== undefined) this.take(known.shownBytes, before, field);
+      const { bytes } = known ?? (await this.readFile(source, before, workspaceId));
+      files.set(fileId, files.get(fileId) ?? givenContent(bytes, blockType, field));
     }
     return JSON.stringify({ v: 1, files: Object.fromEntries(files) });
   }
 
-  private async bytesOf({ fileId, field }: Source, workspaceId: string): Promise<Uint8Array> {
-    const known = this.read.get(fileId);
-    if (known !== undefined) return known;
+  private async readFile({ fileId, blockType, field }: Source, before: number, workspaceId: string) {
+    let asText = 0;
     const mayRead = (sizeBytes: number) => {
-      const asText = Math.ceil(sizeBytes / 3) * 4;
+      asText = Math.ceil(sizeBytes / 3) * 4;
       checkBytes(asText, MAX_EVENT_BYTES, field);
-      checkBytes(this.taken + asText, MAX_CALL_BYTES, field);
-      this.budget.take(asText);
-      this.taken += asText;
+      this.take(asText, before, field);
     };
     const bytes = await this.files.bytes({ fileId, workspaceId, mayRead }, field);
-    this.read.set(fileId, bytes);
-    return bytes;
+    const shownBytes = Math.max(asText, textBytes(givenContent(bytes, blockType, field)));
+    // A text may need more than base64 does, where most of it has to be escaped.
+    this.take(shownBytes - asText, before, field);
+    const read = { bytes, shownBytes };
+    this.read.set(fileId, read);
+    return read;
   }
+
+  /** `before`: what earlier events of the request have taken. */
+  private take(bytes: number, before: number, field: string): void {
+    const { taken } = this;
+    if (taken + bytes > MAX_CALL_BYTES) throw tooLarge(field, "request", MAX_CALL_BYTES);
+    if (taken + bytes - before > MAX_EVENT_BYTES) throw tooLarge(field, "event", MAX_EVENT_BYTES);
+    this.budget.take(bytes);
+    this.taken += bytes;
+  }
+}
+
+function textBytes(content: GivenContent): number {
+  return "text" in content ? Buffer.byteLength(JSON.stringify(content.text)) : 0;
+}
+
+function tooLarge(field: string, what: "request" | "event", limit: number): TendonError {
+  const message = `${field}: with it the ${what} has more than ${limit} bytes; a file counts as often as it is named`;
+  return new TendonError("MESSAGE_TOO_LARGE", message, { field, limit: String(limit) });
 }
 
 function sourcesOf({ type, payload }: NewEvent, path: string): Source[] {
