@@ -7,7 +7,7 @@ import { repeatsOf, spokenOf } from "./client-answers.ts";
 import { definesOutcome } from "./outcome-definitions.ts";
 
 export interface ClientAppendDeps {
-  readonly events: Pick<EventStore, "append" | "keepTrace">;
+  readonly events: Pick<EventStore, "append" | "keepTrace" | "repeated">;
   readonly outcomes: Pick<OutcomeStore, "append">;
   readonly clientCalls: Pick<ClientCallStore, "find">;
 }

@@ -25,7 +25,8 @@ import type { SecretSealing } from "../ports/secret-sealing.ts";
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
-import type { NewSession } from "../store/sessions.ts";
+import type { RequestIdStore } from "../store/request-ids.ts";
+import type { NewSession, SessionRecord, SessionStore } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
 import type { GivenFiles } from "./given-files.ts";
 import { withRubrics } from "./outcome-definitions.ts";
@@ -170,6 +171,25 @@ export function checkTexts({
   refuseNul(title, "title");
   refuseNul(metadata, "metadata");
   refuseNul(vaultIds, "vault_ids");
+}
+
+/**
+ * The session that the same request has made before. What it was made of may be gone by now, or archived, so a repeat may be
+ * no request that could be carried out.
+ */
+export async function earlierSession(
+  {
+    requestIds,
+    sessions,
+  }: { requestIds: Pick<RequestIdStore, "madeBy">; sessions: Pick<SessionStore, "find"> },
+  request: CreateSessionRequest,
+  workspaceId: string,
+): Promise<SessionRecord | undefined> {
+  const { requestId } = request;
+  if (requestId.includes("\0")) return undefined;
+  const claim = { workspaceId, scope: "session", requestId, contentHash: hashOf(request) };
+  const sessionId = await requestIds.madeBy(claim);
+  return sessionId === undefined ? undefined : sessions.find(sessionId);
 }
 
 /** A hash of a token would let whoever has the database guess it: repeats are told by all the rest. */

@@ -1,4 +1,5 @@
 /** Appends what somebody says: a brain with its lease, or a client, whose words get beside them what a brain needs to know. */
+import { isTendonError } from "../../kit/errors.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import type { EmitEventsRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -39,7 +40,16 @@ export async function emitEvents(deps: EmitDeps, request: EmitEventsRequest, cal
   const { sessionId, expectedPosition, lease } = request;
   const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
   if (authority === "brain") await checkBudget(deps.budgets, sessionId, checked);
-  const events = authority === "client" ? await fromClient(deps, sessionId, checked, caller) : checked;
+  const addressed = authority === "client" ? await addressEvents(deps.threads, sessionId, checked) : checked;
+  let events = addressed;
+  try {
+    if (authority === "client") events = await withFiles(deps, sessionId, addressed, caller);
+  } catch (error) {
+    // A file may be gone since the same events were appended, and a repeat is answered all the same.
+    const repeat = isTendonError(error) && (await deps.events.repeated(sessionId, addressed));
+    if (!repeat) throw error;
+    return { receipts: repeat.receipts.map(toReceipt), head: BigInt(repeat.head) };
+  }
   const append = {
     sessionId,
     events,
@@ -59,14 +69,13 @@ export async function emitEvents(deps: EmitDeps, request: EmitEventsRequest, cal
   return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
 }
 
-/** Each with its thread, and with what a brain needs beside it. */
-async function fromClient(
-  { threads, files }: Pick<EmitDeps, "threads" | "files">,
+/** Each with what a brain needs beside it. */
+async function withFiles(
+  { files }: Pick<EmitDeps, "files">,
   sessionId: string,
-  checked: readonly NewEvent[],
+  addressed: readonly NewEvent[],
   { context, workspaceId, given }: Caller,
 ): Promise<NewEvent[]> {
-  const addressed = await addressEvents(threads, sessionId, checked);
   const events = await withRubrics(files, addressed, { workspaceId, sessionId });
   // Naming a file must not show it to a key that does not open it otherwise.
   return isBound(principalOf(context)) ? events : given.beside(events, workspaceId);

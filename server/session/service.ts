@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import type { ByteBudget } from "../../kit/byte-budget.ts";
 import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
-import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { invalidField, isTendonError, notFound, TendonError } from "../../kit/errors.ts";
 import { isId, isSessionId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
@@ -42,11 +42,12 @@ import type { EventStore } from "../store/events.ts";
 import type { LogCopyStore } from "../store/log-copies.ts";
 import type { OutcomeStore } from "../store/outcomes.ts";
 import { sessionArchived } from "../store/refusals.ts";
+import type { RequestIdStore } from "../store/request-ids.ts";
 import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } from "../store/sessions.ts";
 import type { ThreadStore } from "../store/threads.ts";
 import type { WorkStore } from "../store/work.ts";
 import { changedAgent } from "./agent-change.ts";
-import { budgetText, type CreationDeps, checkTexts, newSession } from "./creation.ts";
+import { budgetText, type CreationDeps, checkTexts, earlierSession, newSession } from "./creation.ts";
 import { emitEvents, traceParentOf } from "./emit-events.ts";
 import { toEventMessage } from "./event-message.ts";
 import { exportLog } from "./export-log.ts";
@@ -69,6 +70,7 @@ import { isWorker, shownToWorker, type WorkerPrincipal } from "./worker-view.ts"
 export interface SessionServiceDeps extends CreationDeps {
   readonly events: EventStore;
   readonly sessions: SessionStore;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly logCopies: LogCopyStore;
   readonly checkpoints: CheckpointStore;
   readonly clientCalls: ClientCallStore;
@@ -116,6 +118,10 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
       const made = await this.deps.sessions.create(wanted);
       const hasOutcome = wanted.events.some(definesOutcome);
       return this.changed(await traced(this.deps.events, made, traceParentOf(context)), hasOutcome);
+    } catch (error) {
+      const session = isTendonError(error) && (await earlierSession(this.deps, request, workspaceId));
+      if (!session) throw error;
+      return this.changed({ session, appended: undefined });
     } finally {
       given.close();
     }

@@ -115,6 +115,14 @@ export interface EventStore {
    * its call, UNAVAILABLE when the outcome is unknown.
    */
   append(request: AppendRequest): Promise<Appended>;
+  /**
+   * What a repeat of the request is answered with: undefined unless all of these events are in the log, with equal type, thread
+   * and payload.
+   */
+  repeated(
+    sessionId: string,
+    events: readonly NewEvent[],
+  ): Promise<Pick<Appended, "receipts" | "head"> | undefined>;
   /** The same for events that were appended in another way: keeps their trace, and says so in what was added. */
   keepTrace(sessionId: string, appended: Appended, traceParent: string): Promise<Appended>;
   read(request: ReadRequest): Promise<EventSlice>;

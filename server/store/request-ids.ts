@@ -19,6 +19,8 @@ export interface RequestIdStore {
     requestId: string;
     subjectId: string;
   }): Promise<string | undefined>;
+  /** What the same request has made before; undefined for nothing, for another content, and without an id. */
+  madeBy(claim: RequestIdClaim & { workspaceId: string; scope: string }): Promise<string | undefined>;
   /** Forgets those that are older than `olderThanMs`, at most 10,000 at a time. Returns how many. */
   prune(olderThanMs: number): Promise<number>;
 }

@@ -170,6 +170,35 @@ describe("a file that a message names", () => {
   });
 });
 
+describe("a request that comes again when its file is gone", () => {
+  it("is answered as it was: events with ids of their own, an outcome's too, and a session's creation", async () => {
+    const file = await upload("once.txt", Buffer.from("once"));
+    const [said, defined] = ["sevt_01m8pp4dgh7d6kqc0rap9as001", "sevt_01m8pp4dgh7d6kqc0rap9as002"];
+    const session = await newSession();
+    const idsOf = ({ data = [] }: { data?: { id?: string }[] }) => data.map(({ id }) => id);
+    const outcome = {
+      type: "user.define_outcome",
+      description: "do",
+      rubric: { type: "file", file_id: file },
+    };
+    const once = () => send(session.id, { ...say(document(file)), id: said }, { ...outcome, id: defined });
+    const body = { agent, environment_id: environment, initial_events: [say(document(file))] };
+    const make = (more: object = {}) =>
+      client.beta.sessions.create({ ...body, ...more } as never, { headers: { "Idempotency-Key": "made" } });
+    const [first, made] = [await once(), await make()];
+    expect(idsOf(first)).toEqual([said, defined]);
+    await client.beta.files.delete(file);
+
+    expect(idsOf(await once())).toEqual([said, defined]);
+    expect(await make()).toMatchObject({ id: made.id });
+    await expect(make({ title: "other" })).rejects.toMatchObject({ status: 404 });
+    const other = { ...say(document(file), text("more")), id: said };
+    await expect(send(session.id, other)).rejects.toMatchObject({ status: 404 });
+    const events = await eventsOf(session.id);
+    expect(events.filter(({ type }) => type === "user.message")).toHaveLength(1);
+  });
+});
+
 describe("refused, with nothing kept", () => {
   it.each([
     ["a file that is not there", () => Promise.resolve("file_none"), document, 404, /file_none/],

@@ -37,6 +37,7 @@ import { createLogCopyStore } from "../../server/store/postgres/log-copies.ts";
 import { createMemoryStoreStore } from "../../server/store/postgres/memory-stores.ts";
 import { createOutcomeStore } from "../../server/store/postgres/outcomes.ts";
 import { createPool, type Pool } from "../../server/store/postgres/pool.ts";
+import { createRequestIdStore } from "../../server/store/postgres/request-ids.ts";
 import { createRetentionStore } from "../../server/store/postgres/retention.ts";
 import { createSessionResourceStore } from "../../server/store/postgres/session-resources.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
@@ -146,6 +147,7 @@ export async function startReplica(options: {
     ),
     events,
     sessions: createSessionStore(pool),
+    requestIds: createRequestIdStore(pool),
     logCopies: createLogCopyStore(pool),
     retention: createRetentionStore(pool),
     blobs: createBlobStore(pool),

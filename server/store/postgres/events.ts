@@ -4,6 +4,7 @@ import type {
   EventSlice,
   EventStore,
   HeadHint,
+  NewEvent,
   OmittedRecord,
   ReadRequest,
   SessionHead,
@@ -28,6 +29,7 @@ export function createEventStore(pool: Pool, options: AppendQueueOptions = {}): 
       return keepTraceOf(pool, request.sessionId, appended, request.traceParent);
     },
     keepTrace: (sessionId, appended, traceParent) => keepTraceOf(pool, sessionId, appended, traceParent),
+    repeated: (sessionId, events) => repeated(pool, sessionId, events),
     read: (request) => read(pool, request),
     async positionOf(sessionId, eventId) {
       const { rows } = await pool.query<{ position: number }>(
@@ -100,6 +102,27 @@ interface EventRow {
   hash: string | null;
   hidden_sha256: string | null;
   found: number;
+}
+
+async function repeated(pool: Pool, sessionId: string, events: readonly NewEvent[]) {
+  const { rows } = await pool.query<{ id: string; position: number; head: number }>(
+    `select e.event_id as id, e.position, s.head
+       from unnest($2::text[], $3::text[], $4::text[], $5::text[]) with ordinality as u(id, type, thread, payload, n)
+         join sessions s on s.session_id = $1
+         join events e on e.session_id = s.session_id and e.event_id = u.id and e.type = u.type
+           and e.thread_id = u.thread and e.payload = u.payload
+       order by u.n`,
+    [
+      sessionId,
+      events.map(({ id }) => id),
+      events.map(({ type }) => type),
+      events.map(({ threadId }) => threadId),
+      events.map(({ payload }) => payload),
+    ],
+  );
+  if (rows.length < events.length) return undefined;
+  const receipts = rows.map(({ id, position }) => ({ id, position, duplicate: true }));
+  return { receipts, head: rows[0]!.head };
 }
 
 async function read(pool: Pool, request: ReadRequest): Promise<EventSlice> {

@@ -12,6 +12,15 @@ export function createRequestIdStore(pool: Pool): RequestIdStore {
       inTransaction(pool, (transaction) =>
         claimRequestId(transaction, { ...claim, contentHash: NO_CONTENT }),
       ),
+    async madeBy({ workspaceId, scope, requestId, contentHash }) {
+      if (requestId === "") return undefined;
+      const { rows } = await pool.query<{ subject_id: string }>(
+        `select subject_id from request_ids
+           where workspace_id = $1 and scope = $2 and request_id = $3 and content_hash = $4`,
+        [workspaceId, scope, requestId, Buffer.from(contentHash)],
+      );
+      return rows[0]?.subject_id;
+    },
     async prune(olderThanMs) {
       const { rowCount } = await pool.query(
         `delete from request_ids where (workspace_id, scope, request_id) in (
