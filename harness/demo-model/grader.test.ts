@@ -33,7 +33,7 @@ function verdictOver(result: string, outputs: readonly object[] = []) {
   const event = (position: bigint, type: string, payload: object) =>
     create(EventSchema, { id: `sevt_${position}`, position, type, payload: JSON.stringify(payload) });
   const history = [
-    event(2n, "user.message", { content: [{ type: "text", text: "42, it's" }] }),
+    event(2n, "user.message", { content: [{ type: "text", text: "42, it's\n\nresult: it's 42" }] }),
     event(3n, "agent.tool_use", { name: "bash", input: { command: "echo 42 it's" } }),
     event(4n, "agent.tool_result", { content: [{ type: "text", text: result }] }),
     event(10n, "agent.tool_result", { content: [{ type: "text", text: "42 it's, too late" }] }),
@@ -44,7 +44,7 @@ function verdictOver(result: string, outputs: readonly object[] = []) {
 }
 
 it("judges each line of the rubric by results and outputs, and says what would do", () => {
-  const verdict = verdictOver("41\n\nagent: 42");
+  const verdict = verdictOver("41");
   expect(verdict.criteria.map(({ criterion, met }) => [criterion, met])).toEqual([
     ["contains: 42", false],
     ["contains: it's", false],

@@ -1,4 +1,9 @@
-/** What an agent said and did, as text for whoever judges it: from the log alone, whatever loop made it. Pure. */
+/**
+ * What an agent said and did, as text for whoever judges it: from the log alone, whatever loop made it. Pure.
+ *
+ * A part begins at the beginning of a line, and nothing within one does: no text can look like another's. What a document holds
+ * stands deeper than the words that it came with.
+ */
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
 import { isObject, objectsOf, payloadOf, stringOf } from "../event-payload.ts";
 import { partsWithin, type TextPart } from "../shortened-text.ts";
@@ -10,7 +15,8 @@ export function workTranscript(events: readonly Event[], maxBytes: number): stri
 
 function partOf(event: Event): TextPart[] {
   const payload = payloadOf(event);
-  const part = (head: string, text: string) => (text.trim() === "" ? [] : [{ head: `${head}: `, text }]);
+  const part = (head: string, text: string) =>
+    text.trim() === "" ? [] : [{ head: `${indented(head)}: `, text: indented(text) }];
   switch (event.type) {
     case "user.message":
       return part("user", contentText(payload.content));
@@ -39,7 +45,12 @@ function contentText(content: unknown): string {
       if (block.type === "text") return stringOf(block.text);
       const source = isObject(block.source) ? block.source : {};
       const isPlain = block.type === "document" && source.type === "text";
-      return isPlain ? stringOf(source.data) : `[${stringOf(block.type)}]`;
+      return isPlain ? `[document:\n  ${indented(stringOf(source.data))}\n]` : `[${stringOf(block.type)}]`;
     })
     .join("\n");
+}
+
+/** All lines but the first. */
+function indented(text: string): string {
+  return text.replace(/\r\n?|[\n\u2028\u2029]/g, "\n  ");
 }
