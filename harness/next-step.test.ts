@@ -1,6 +1,5 @@
-import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
-import { EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
+import { type ShortEvent, shortLog } from "../test/kit/short-log.ts";
 import { nextStep } from "./next-step.ts";
 import { applyEvent } from "./session-fold.ts";
 import { newSessionState } from "./session-state.ts";
@@ -8,17 +7,9 @@ import { newSessionState } from "./session-state.ts";
 const SETTINGS = { takeQueuedEachStep: false, maxRounds: 10, maxCutOffs: 3, maxCompactions: 3 };
 
 /** What comes next after these events; each is its type, payload and internal, and its id is e<position>. */
-function stepAfter(
-  events: readonly [type: string, payload?: object, internal?: object][],
-  settings = SETTINGS,
-) {
+function stepAfter(events: readonly ShortEvent[], settings = SETTINGS) {
   const state = newSessionState();
-  for (const [i, [type, payload = {}, internal]] of events.entries()) {
-    const event = create(EventSchema, { id: `e${i + 1}`, position: BigInt(i + 1), type });
-    event.payload = JSON.stringify(payload);
-    event.internal = internal === undefined ? "" : JSON.stringify(internal);
-    applyEvent(state, event);
-  }
+  for (const event of shortLog(...events)) applyEvent(state, event);
   return nextStep(state, settings);
 }
 

@@ -1,33 +1,16 @@
-/** What becomes of documents that a model API does not take. */
-import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
-import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
+import { type ShortEvent, shortLog } from "../../../test/kit/short-log.ts";
 import { changeOf } from "./context-decision.ts";
 import { contextSize, contextStep } from "./context-policy.ts";
 import { buildHistory } from "./history.ts";
 import { claudeSettings } from "./loop-settings.ts";
 
-type Short = [type: string, payload?: object, internal?: object];
-
-/** Ids are `e` and the position. */
-function logOf(events: readonly Short[]): Event[] {
-  return events.map(([type, payload = {}, internal], i) =>
-    create(EventSchema, {
-      id: `e${i + 1}`,
-      position: BigInt(i + 1),
-      type,
-      payload: JSON.stringify(payload),
-      internal: internal === undefined ? "" : JSON.stringify(internal),
-    }),
-  );
-}
-
-const START: Short = ["span.model_request_start"];
-const END: Short = [
+const START: ShortEvent = ["span.model_request_start"];
+const END: ShortEvent = [
   "span.model_request_end",
   { is_error: false, model_usage: { input_tokens: 90, output_tokens: 10 } },
 ];
-const refused = (note: object): Short => [
+const refused = (note: object): ShortEvent => [
   "span.model_request_end",
   { is_error: true },
   { failure: { note } },
@@ -37,12 +20,12 @@ const pdf = (title: string, data = "AAAA") => ({
   source: { type: "base64", media_type: "application/pdf", data },
   title,
 });
-const call = (id: string): Short => [
+const call = (id: string): ShortEvent => [
   "agent.tool_use",
   { name: "web_fetch" },
   { v: 1, blocks: [{ type: "tool_use", id, name: "web_fetch", input_text: "{}" }] },
 ];
-const result = (tool_use_id: string, ...content: object[]): Short => [
+const result = (tool_use_id: string, ...content: object[]): ShortEvent => [
   "agent.tool_result",
   { tool_use_id, content, is_error: false },
 ];
@@ -52,7 +35,7 @@ const fetched = (title: string, data?: string) => [
 ];
 
 /** A user's document and one of a tool, which the model has read; then one that it has not. */
-const TALK: Short[] = [
+const TALK: ShortEvent[] = [
   ["user.message", { content: [pdf("mine.pdf"), { type: "text", text: "Compare." }] }],
   ["brain.inputs_consumed", { event_ids: ["e1"], turn: 1 }],
   START,
@@ -66,15 +49,15 @@ const TALK: Short[] = [
   START,
 ];
 
-const history = (events: readonly Short[]) => buildHistory(logOf(events), () => "web_fetch");
+const history = (events: readonly ShortEvent[]) => buildHistory(shortLog(...events), () => "web_fetch");
 const settings = claudeSettings("");
-const stepOf = (events: readonly Short[], windowTokens = 200_000) => {
+const stepOf = (events: readonly ShortEvent[], windowTokens = 200_000) => {
   const built = history(events);
   return contextStep(built, contextSize(built, 0, windowTokens, 1_000), settings);
 };
 
 /** Titles that a request after the log's end holds, once the loop has nothing more to change. */
-function titlesAfter(events: Short[]): string[] {
+function titlesAfter(events: ShortEvent[]): string[] {
   for (;;) {
     const step = stepOf(events);
     if (step?.kind !== "documents") break;

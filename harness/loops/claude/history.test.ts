@@ -1,50 +1,40 @@
-/** What decisions about the context do to a history. The rest of it is looked at in plan.test.ts. */
-import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
-import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
+import { type ShortEvent, shortLog } from "../../../test/kit/short-log.ts";
 import { buildHistory } from "./history.ts";
 
-type Short = [type: string, payload?: object, internal?: object];
-
-/** Ids are `e` and the position. */
-function logOf(...events: Short[]): Event[] {
-  return events.map(([type, payload = {}, internal], i) =>
-    create(EventSchema, {
-      id: `e${i + 1}`,
-      position: BigInt(i + 1),
-      type,
-      payload: JSON.stringify(payload),
-      internal: internal === undefined ? "" : JSON.stringify(internal),
-    }),
-  );
-}
-
-const START: Short = ["span.model_request_start"];
-const END: Short = [
+const START: ShortEvent = ["span.model_request_start"];
+const END: ShortEvent = [
   "span.model_request_end",
   { is_error: false, model_usage: { input_tokens: 90, output_tokens: 10 } },
 ];
-const ASKED: Short = ["span.model_request_end", { is_error: false }, { v: 1, stop: "context", calls: 0 }];
-const said = (text: string, type = "user.message"): Short => [type, { content: [{ type: "text", text }] }];
-const consumed = (...event_ids: string[]): Short => ["brain.inputs_consumed", { event_ids, turn: 1 }];
-const call = (id: string): Short => [
+const ASKED: ShortEvent = [
+  "span.model_request_end",
+  { is_error: false },
+  { v: 1, stop: "context", calls: 0 },
+];
+const said = (text: string, type = "user.message"): ShortEvent => [
+  type,
+  { content: [{ type: "text", text }] },
+];
+const consumed = (...event_ids: string[]): ShortEvent => ["brain.inputs_consumed", { event_ids, turn: 1 }];
+const call = (id: string): ShortEvent => [
   "agent.tool_use",
   { name: "bash" },
   { v: 1, blocks: [{ type: "tool_use", id, name: "bash", input_text: "{}" }] },
 ];
-const result = (tool_use_id: string, text: string): Short => [
+const result = (tool_use_id: string, text: string): ShortEvent => [
   "agent.tool_result",
   { tool_use_id, content: [{ type: "text", text }], is_error: false },
 ];
-const changed = (internal: object): Short => ["brain.context_changed", {}, { v: 1, ...internal }];
+const changed = (internal: object): ShortEvent => ["brain.context_changed", {}, { v: 1, ...internal }];
 const compact = (keep_from: number, summary: string) => changed({ compact: { keep_from, summary } });
 
-const history = (...events: Short[]) => buildHistory(logOf(...events), () => "bash");
-const texts = (...events: Short[]) =>
+const history = (...events: ShortEvent[]) => buildHistory(shortLog(...events), () => "bash");
+const texts = (...events: ShortEvent[]) =>
   history(...events).messages.map(({ role, blocks }) => `${role} ${blocks.join(" ")}`);
 
 /** Positions: 3 begins the first request, 7 the second, 11 the third. */
-const TALK: Short[] = [
+const TALK: ShortEvent[] = [
   said("do it"),
   consumed("e1"),
   START,
@@ -74,7 +64,9 @@ describe("a decision to trim", () => {
     const { settledEnd, messages } = history(...events);
     expect(settledEnd?.message).toBe(messages[2]);
     expect(texts(...events, trim(8, 5))).toEqual(texts(...events));
-    const short = TALK.map((event): Short => (event[0] === "agent.tool_result" ? result("e4", "ok") : event));
+    const short = TALK.map(
+      (event): ShortEvent => (event[0] === "agent.tool_result" ? result("e4", "ok") : event),
+    );
     expect(texts(...short, trim(8, 0))[2]).toContain(`"text":"ok"`);
   });
 });
@@ -118,7 +110,10 @@ describe("a summary", () => {
   });
 
   it("does not take what a thread reports for the user's words", () => {
-    const report: Short = ["agent.thread_message_received", { content: [{ type: "text", text: "report" }] }];
+    const report: ShortEvent = [
+      "agent.thread_message_received",
+      { content: [{ type: "text", text: "report" }] },
+    ];
     const log = [...TALK.slice(0, 10), report, consumed("e11"), START, compact(0, "All."), ASKED, START];
     const [only] = texts(...log);
     expect(only).toContain("do it");

@@ -2,8 +2,9 @@ import { readFileSync } from "node:fs";
 import { create } from "@bufbuild/protobuf";
 import { describe, expect, it } from "vitest";
 import { AgentSchema, type AgentSpec, AgentSpecSchema } from "../../../proto/gen/tendon/v1/agent_pb.js";
-import { type Event, EventSchema } from "../../../proto/gen/tendon/v1/event_pb.js";
+import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { SlotToolsSchema } from "../../../proto/gen/tendon/v1/harness_service_pb.js";
+import { shortLog } from "../../../test/kit/short-log.ts";
 import { toolCatalogue } from "../../tool-catalogue.ts";
 import { plan, requestParts } from "./plan.ts";
 
@@ -19,19 +20,6 @@ function bodyOf(spec: AgentSpec, history: readonly Event[]): string {
   const agent = create(AgentSchema, { spec });
   const tools = toolCatalogue(spec, [SLOT]);
   return plan(requestParts({ agent, tools, history, defaultModel: "claude-default" })).body;
-}
-
-/** A log in short: each event its type, payload and internal. */
-function logOf(...events: [type: string, payload?: object, internal?: object][]): Event[] {
-  return events.map(([type, payload = {}, internal], i) =>
-    create(EventSchema, {
-      id: `e${i + 1}`,
-      position: BigInt(i + 1),
-      type,
-      payload: JSON.stringify(payload),
-      internal: internal === undefined ? "" : JSON.stringify(internal),
-    }),
-  );
 }
 
 const START: [string, object] = ["span.model_request_start", {}];
@@ -69,12 +57,12 @@ describe.each(["session", "rich", "long"])("requests of the recorded session %s"
 
 describe("a history", () => {
   it("holds what was consumed where it was consumed, and nothing that waits (L6)", () => {
-    const log = logOf(says("one"), says("two"), says("three"), consumed("e1", "e3"), START);
+    const log = shortLog(says("one"), says("two"), says("three"), consumed("e1", "e3"), START);
     expect(messagesOf(log)).toMatchObject([{ role: "user", content: [{ text: "one" }, { text: "three" }] }]);
   });
 
   it("puts results in the order of their calls, whatever order they came in, before what a user says (X3)", () => {
-    const log = logOf(
+    const log = shortLog(
       says("go"),
       consumed("e1"),
       START,
@@ -100,9 +88,9 @@ describe("a history", () => {
       { content: [{ type: "text", text: "half" }] },
       { v: 1, blocks: [{ type: "text", text: "half" }] },
     ];
-    const broken = logOf(says("go"), consumed("e1"), START, message, DEAD, START);
+    const broken = shortLog(says("go"), consumed("e1"), START, message, DEAD, START);
     expect(messagesOf(broken).map(({ role }: { role: string }) => role)).toEqual(["user"]);
-    const called = logOf(
+    const called = shortLog(
       says("go"),
       consumed("e1"),
       START,
@@ -120,7 +108,7 @@ describe("a history", () => {
   });
 
   it("gives calls whose ids repeat, or could not be sent, ids of their own", () => {
-    const log = logOf(
+    const log = shortLog(
       says("go"),
       consumed("e1"),
       START,
@@ -138,7 +126,7 @@ describe("a history", () => {
   });
 
   it("holds nothing that the API refuses: blank texts, half surrogate pairs, images in errors, unknown sources", () => {
-    const log = logOf(
+    const log = shortLog(
       [
         "user.message",
         {
@@ -178,7 +166,7 @@ describe("a history", () => {
   });
 
   it("is rebuilt from payloads where no internal is kept, with the names that the model knows", () => {
-    const log = logOf(
+    const log = shortLog(
       says("go"),
       consumed("e1"),
       START,
@@ -195,7 +183,7 @@ describe("a history", () => {
   });
 
   it("tells the model of a lost hand, once (H2)", () => {
-    const log = logOf(
+    const log = shortLog(
       says("go"),
       consumed("e1"),
       ["hand.lost", { slot: "", detail: "disk gone" }],
@@ -208,7 +196,7 @@ describe("a history", () => {
   });
 
   it("tells the model of a hand that it has given away, and of one that it has got, once (H6)", () => {
-    const log = logOf(
+    const log = shortLog(
       says("go"),
       consumed("e1"),
       ["hand.handed_over", { slot: "", to_session_id: "sesn_other", to_slot: "" }],
@@ -224,7 +212,7 @@ describe("a history", () => {
 });
 
 describe("a request", () => {
-  const start = logOf(says("hi"), consumed("e1"), START);
+  const start = shortLog(says("hi"), consumed("e1"), START);
 
   it("asks the agent's model, or the installation's where it names none", () => {
     expect(JSON.parse(bodyOf(SPEC, start)).model).toBe("claude-default");
