@@ -44,6 +44,9 @@ const SHAPES: Readonly<Record<string, (payload: Fields, path: string) => void>> 
   },
 };
 
+/** The platform's own types that clients append. */
+export const CLIENT_TYPES: ReadonlySet<string> = new Set(Object.keys(SHAPES));
+
 function toolResult(payload: Fields, path: string, idField: string, cases: Cases): void {
   callId(payload[idField], `${path}.${idField}`);
   optional(blocks(cases))(payload.content, `${path}.content`);

@@ -53,9 +53,8 @@ export class ResourceServiceHandler implements ServiceImplementation<typeof Sess
       throw invalidField("resource", "a living session is given files alone; all else when it is made");
     refuseNul(requestId, "request_id");
     const inputs = [{ file: kind.value, field: "resource.file" }];
-    const attach = (there: readonly SessionResource[]) =>
-      this.deps.files.attach(inputs, session.workspaceId, pathsOf(there));
-    const [attachment] = await attach(resourcesOf(session.resources));
+    // Whether its place is free is asked when it is added: a repeat's is taken, by what the first one added.
+    const [attachment] = await this.deps.files.attach(inputs, session.workspaceId);
     const resource = await this.deps.sessionResources.addFile({
       sessionId,
       workspaceId: session.workspaceId,

@@ -55,7 +55,7 @@ const text = { type: "text", text: "hi" };
 describe("who may append what", () => {
   test.each([
     [CLIENT, "user.message", "client"],
-    [CLIENT, "user.not_known_yet", "client"],
+    [CLIENT, "users.created", "client"],
     [CLIENT, "acme.created", "client"],
     [ADMIN, "acme.created", "client"],
     [HARNESS, "agent.message", "brain"],
@@ -78,6 +78,8 @@ describe("who may append what", () => {
     [CLIENT, "brain.inputs_consumed"],
     [CLIENT, "hand.lost"],
     [CLIENT, "system.other"],
+    [CLIENT, "user.mesage"],
+    [ADMIN, "user.mesage"],
     [ADMIN, "agent.message"],
     [HARNESS, "user.message"],
     [HARNESS, "acme.created"],

@@ -8,10 +8,13 @@ import { ANSWER_FIELDS, factsOf } from "../store/event-facts.ts";
 import type { AppendRequest, Authority, NewEvent } from "../store/events.ts";
 import { leaseFenced } from "../store/refusals.ts";
 import type { SessionStanding } from "../store/sessions.ts";
-import { checkPayloadShape } from "./payload-shapes.ts";
+import { CLIENT_TYPES, checkPayloadShape } from "./payload-shapes.ts";
 
 /** Written by brains and the server alone; what comes after the dot is theirs to choose. */
 const BRAIN_PREFIXES = new Set(["agent", "session", "span", "brain", "hand", "workflow_run"]);
+
+/** Of the platform's types that clients write: others that begin so are misspelt, or of another version; nobody would act on them. */
+const CLIENT_PREFIXES = new Set(["user", "system"]);
 
 /** What a worker, or the holder of a session token, may say: results of the calls that it was given. */
 const WORKER_TYPES = new Set(["user.tool_result", "user.custom_tool_result"]);
@@ -111,11 +114,12 @@ function checkType(principal: Principal, authority: Authority, type: string, pat
       `a ${principal.kind} key appends only ${[...WORKER_TYPES].join(" and ")}`,
     );
   }
-  if (BRAIN_PREFIXES.has(prefix) || (prefix === "system" && type !== "system.message")) {
+  const isOurs = BRAIN_PREFIXES.has(prefix) || CLIENT_PREFIXES.has(prefix);
+  if (isOurs && !CLIENT_TYPES.has(type)) {
     throw typeNotAllowed(
       path,
       type,
-      "clients append user.*, system.message and types with a prefix of their own, such as acme.created",
+      `clients append ${[...CLIENT_TYPES].join(", ")} and types with a prefix of their own, such as acme.created`,
     );
   }
 }

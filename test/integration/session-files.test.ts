@@ -130,6 +130,21 @@ describe("files that a session is given", () => {
     const taken = client.beta.sessions.resources.add(session.id, at("/taken"));
     await expect(taken).rejects.toMatchObject({ status: 400 });
   });
+
+  it("are added once for one Idempotency-Key, and another request with it is refused", async () => {
+    const { id } = await upload("x", "given.txt");
+    const session = await newSession();
+    const add = (path: string) =>
+      client.beta.sessions.resources.add(
+        session.id,
+        { type: "file", file_id: id, mount_path: path },
+        { headers: { "Idempotency-Key": `add-${session.id}` } },
+      );
+    const first = await add("/once");
+    expect(await add("/once")).toEqual(first);
+    await expect(add("/twice")).rejects.toMatchObject({ status: 409 });
+    expect((await client.beta.sessions.retrieve(session.id)).resources).toEqual([first]);
+  });
 });
 
 describe("what a hand leaves in /mnt/session/outputs", () => {

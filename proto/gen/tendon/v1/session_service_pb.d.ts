@@ -1436,9 +1436,10 @@ export declare const SessionService: GenService<{
   /**
    * Appends events in order, all or none. When the answer arrives, they are on disk.
    *
-   * Effect: the events get the next positions. Clients may append `user.*`, `system.message` and types with a prefix
-   * of their own (`acme.created`); a harness appends what brains may, with its lease. Of files that a client names as the
-   * source of an image or a document, the bytes are kept beside the event, for brains.
+   * Effect: the events get the next positions. Clients may append `user.message`, `user.interrupt`, `user.tool_confirmation`,
+   * `user.custom_tool_result`, `user.tool_result`, `user.define_outcome`, `system.message` and types with a prefix of their
+   * own (`acme.created`), no other `user.*` or `system.*`; a harness appends what brains may, with its lease. Of files
+   * that a client names as the source of an image or a document, the bytes are kept beside the event, for brains.
    * Idempotency: an event whose id is already in the log returns the first position when type, thread, payload and
    * internal are equal. Without ids a retry may append twice.
    * Fails: NOT_FOUND, also for a file, SESSION_ARCHIVED, EVENT_TYPE_NOT_ALLOWED, EVENT_CONTENT_DIFFERS, POSITION_MISMATCH (metadata
