@@ -86,7 +86,7 @@ export type LoopOutcome =
 /** A decision that the loop will plan by, in this process or another. Recorded as `brain.context_changed`. */
 export interface ContextChange {
   /** For clients, as `change`. `compacted`: a summary stands in place of what came before. */
-  readonly kind: "results_trimmed" | "documents_left_out" | "compacted";
+  readonly kind: "results_trimmed" | "documents_left_out" | "images_left_out" | "compacted";
   /** What else clients may know. */
   readonly payload: object;
   /** What the loop needs to know again. */

@@ -1,7 +1,7 @@
 /** The loop on the Messages API: plans a request from the log, streams the answer, proposes what is in it. */
 import type { Clock } from "../../../kit/clock.ts";
 import type { Loop, LoopOutcome, LoopTurn, ModelFailure, ProposedResponse } from "../loop.ts";
-import { hasDocuments } from "./documents.ts";
+import { hasAttachments } from "./attachments.ts";
 import { type ClaudeSettings, claudeSettings, SettingsInvalid } from "./loop-settings.ts";
 import { type ModelClient, ModelFailed } from "./model-client.ts";
 import { ModelWindows } from "./model-windows.ts";
@@ -110,13 +110,13 @@ function summarised(
 
 /** Where something can be left out, the next attempt asks for less, and the one after the last gets an extract. */
 function failedOutcome(
-  { failure, tooLong, documents }: ModelFailed,
+  { failure, tooLong, attachments }: ModelFailed,
   { built }: RequestParts,
   { compact }: ClaudeSettings,
 ): LoopOutcome {
-  if (documents !== undefined && hasDocuments(built))
-    return goesOn(failure, { kind: "documents_refused", why: documents });
-  if (tooLong === undefined || (compact === undefined && !hasDocuments(built)))
+  const trouble = attachments.find(({ of }) => hasAttachments(built, of));
+  if (trouble !== undefined) return goesOn(failure, { kind: "attachments_refused", ...trouble });
+  if (tooLong === undefined || (compact === undefined && !hasAttachments(built, "document")))
     return { kind: "failed", failure };
   const { limitTokens } = tooLong;
   return goesOn(failure, {

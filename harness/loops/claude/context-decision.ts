@@ -5,6 +5,8 @@
 import type { Event } from "../../../proto/gen/tendon/v1/event_pb.js";
 import { countOf, parseObject, stringOf } from "../../event-payload.ts";
 import type { ContextChange } from "../loop.ts";
+import type { AttachmentTrouble } from "./attachments.ts";
+import { troubleOf } from "./request-trouble.ts";
 
 /** Results of calls before a position are shown by their first characters alone. */
 export interface TrimDecision {
@@ -23,15 +25,14 @@ export interface CompactDecision {
   readonly madeBy: "model" | "harness";
 }
 
-/** A line stands in place of some documents, which are counted from 0 in the order of the messages; `to` is not among them. */
-export interface DocumentsDecision {
-  readonly kind: "documents";
+/** A line stands in place of some documents, or images, counted from 0 in the order of the messages; `to` is not among them. */
+export interface AttachmentsDecision extends AttachmentTrouble {
+  readonly kind: "attachments";
   readonly from: number;
   readonly to: number;
-  readonly why: "unreadable" | "room";
 }
 
-export type ContextDecision = TrimDecision | CompactDecision | DocumentsDecision;
+export type ContextDecision = TrimDecision | CompactDecision | AttachmentsDecision;
 
 export function changeOf(decision: ContextDecision, tokensBefore: number): ContextChange {
   const estimated_tokens_before = Math.round(tokensBefore);
@@ -43,12 +44,12 @@ export function changeOf(decision: ContextDecision, tokensBefore: number): Conte
       internal: { v: 1, trim: { before_position: beforePosition, keep_chars: keepChars } },
     };
   }
-  if (decision.kind === "documents") {
-    const { from, to, why } = decision;
+  if (decision.kind === "attachments") {
+    const { of, from, to, why } = decision;
     return {
-      kind: "documents_left_out",
-      payload: { documents: to - from, why, estimated_tokens_before },
-      internal: { v: 1, documents: { from, to, why } },
+      kind: `${of}s_left_out`,
+      payload: { [`${of}s`]: to - from, why, estimated_tokens_before },
+      internal: { v: 1, attachments: { of, from, to, why } },
     };
   }
   const { keepFrom, summary, madeBy } = decision;
@@ -61,7 +62,7 @@ export function changeOf(decision: ContextDecision, tokensBefore: number): Conte
 
 /** Undefined for what this loop has not decided, or not in a way that it knows. */
 export function decisionOf(event: Event): ContextDecision | undefined {
-  const { v, trim, compact, documents } = parseObject(event.internal) as Record<
+  const { v, trim, compact, attachments } = parseObject(event.internal) as Record<
     string,
     Record<string, unknown>
   >;
@@ -70,9 +71,9 @@ export function decisionOf(event: Event): ContextDecision | undefined {
     const { before_position, keep_chars } = trim;
     return { kind: "trim", beforePosition: countOf(before_position), keepChars: countOf(keep_chars) };
   }
-  if (documents !== undefined) {
-    const why = documents.why === "unreadable" ? "unreadable" : "room";
-    return { kind: "documents", from: countOf(documents.from), to: countOf(documents.to), why };
+  if (attachments !== undefined) {
+    const { from, to } = attachments;
+    return { kind: "attachments", ...troubleOf(attachments), from: countOf(from), to: countOf(to) };
   }
   const summary = stringOf(compact?.summary);
   if (compact === undefined || summary === "") return undefined;

@@ -7,7 +7,7 @@ import type { PlacedResult } from "./tool-results.ts";
 
 const WINDOW = 100_000;
 const text = (bytes: number) => `{"type":"text","text":"${"x".repeat(Math.max(0, bytes - 25))}"}`;
-const NO_TROUBLE = { tooLong: 0, noSummary: 0, summaries: 0, documents: undefined, limitTokens: undefined };
+const NO_TROUBLE = { tooLong: 0, noSummary: 0, summaries: 0, attachments: undefined, limitTokens: undefined };
 
 /** Rounds of a call and its result, of so many bytes each; the newest result has not been seen yet. */
 function rounds(sizes: readonly number[], more: Partial<History> = {}): History {

@@ -3,9 +3,10 @@
  * what then still grows too large is summarised. Sizes are estimates, so a request that the model API refuses as too long
  * counts for more than they do.
  */
+
+import { attachmentsStep, hasNewDocuments } from "./attachments.ts";
 import { blockWeight } from "./block-weight.ts";
-import type { DocumentsDecision, TrimDecision } from "./context-decision.ts";
-import { documentsStep, hasNewDocuments } from "./documents.ts";
+import type { AttachmentsDecision, TrimDecision } from "./context-decision.ts";
 import type { History } from "./history.ts";
 import type { ClaudeSettings, TrimSettings } from "./loop-settings.ts";
 import { messageWeight } from "./message-list.ts";
@@ -23,7 +24,7 @@ export interface ContextSize {
 /** `wholeTalk`: the summary is asked for at the end of the talk itself, which the cache knows; else over a transcript. */
 export type ContextStep =
   | TrimDecision
-  | DocumentsDecision
+  | AttachmentsDecision
   | {
       readonly kind: "summarise";
       readonly keepFrom: number;
@@ -74,8 +75,8 @@ export function contextStep(
   size: ContextSize,
   { trim, compact }: ClaudeSettings,
 ): ContextStep | undefined {
-  const documents = documentsStep(history);
-  if (documents !== undefined) return documents;
+  const attachments = attachmentsStep(history);
+  if (attachments !== undefined) return attachments;
   const { tokens, windowTokens, tokensPerByte, answerTokens } = size;
   const { tooLong, noSummary } = history.trouble;
   const isRefused = tooLong > 0 || noSummary > 0;

@@ -22,9 +22,9 @@ import {
   stringsOf,
 } from "../../event-payload.ts";
 import { handedOverNote, lostNote } from "../hand-notes.ts";
+import { leaveOutAttachments } from "./attachments.ts";
 import { isBlank, jsonText, textBlock } from "./blocks.ts";
 import { type ContextDecision, decisionOf } from "./context-decision.ts";
-import { leaveOutDocuments } from "./documents.ts";
 import { type BlockPlace, type HistoryMessage, MessageList } from "./message-list.ts";
 import { type RequestTrouble, TroubleCount } from "./request-trouble.ts";
 import { spokenBlocks } from "./spoken-blocks.ts";
@@ -255,9 +255,9 @@ class HistoryBuilder {
   private change(decision: ContextDecision | undefined): void {
     if (decision?.kind === "trim") this.trim(decision.beforePosition, decision.keepChars);
     if (decision?.kind === "compact") this.compact(decision.keepFrom, decision.summary);
-    if (decision?.kind !== "documents") return;
-    leaveOutDocuments(this.list, decision);
-    this.trouble.documentsLeftOut();
+    if (decision?.kind !== "attachments") return;
+    leaveOutAttachments(this.list, decision);
+    this.trouble.attachmentsLeftOut();
   }
 
   private trim(beforePosition: number, keepChars: number): void {

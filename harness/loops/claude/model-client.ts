@@ -5,7 +5,7 @@
 import Anthropic, { APIConnectionError, APIConnectionTimeoutError, APIError } from "@anthropic-ai/sdk";
 import type { Clock } from "../../../kit/clock.ts";
 import type { ModelFailure } from "../loop.ts";
-import type { DocumentTrouble } from "./documents.ts";
+import type { AttachmentTrouble } from "./attachments.ts";
 import type { ModelFetch } from "./model-fetch.ts";
 
 /** Events as the API streams them; readers take what they know. */
@@ -27,14 +27,14 @@ export class ModelFailed extends Error {
   readonly failure: ModelFailure;
   /** The request does not fit into the model's window, which holds so many tokens, as far as that was said. */
   readonly tooLong: { readonly limitTokens: number | undefined } | undefined;
-  /** It was refused for a document that it holds, or for all of them together. */
-  readonly documents: DocumentTrouble | undefined;
+  /** It may have been refused for a document or an image that it holds, or for all of them together; the likeliest first. */
+  readonly attachments: readonly AttachmentTrouble[];
 
-  constructor(failure: ModelFailure, { tooLong, documents }: Pick<ModelFailed, "tooLong" | "documents">) {
+  constructor(failure: ModelFailure, { tooLong, attachments }: Pick<ModelFailed, "tooLong" | "attachments">) {
     super(failure.message);
     this.failure = failure;
     this.tooLong = tooLong;
-    this.documents = documents;
+    this.attachments = attachments;
   }
 }
 
@@ -170,11 +170,14 @@ const TOO_LONG =
 
 /** "… pdf.source.base64.data: A maximum of 100 PDF pages may be provided.", "The PDF specified was not valid." */
 const OF_DOCUMENTS = /\b(pdf|document)s?\b/i;
-const OF_PAGES = /\bpages\b/i;
+/** "Could not process image", "… image.source.base64: image exceeds 5 MB maximum". */
+const OF_IMAGES = /\bimages?\b/i;
+/** "Too much media: 0 document pages + 101 images > 100". */
+const TOO_MUCH = /\bpages\b|too (much|many)/i;
 
-type Reason = Pick<ModelFailed, "tooLong" | "documents">;
+type Reason = Pick<ModelFailed, "tooLong" | "attachments">;
 
-const NO_REASON: Reason = { tooLong: undefined, documents: undefined };
+const NO_REASON: Reason = { tooLong: undefined, attachments: [] };
 
 function refusalReason(error: unknown): Reason {
   if (!(error instanceof APIError)) return NO_REASON;
@@ -182,8 +185,11 @@ function refusalReason(error: unknown): Reason {
   if (error.status !== 400 && error.status !== 422) return NO_REASON;
   const said = `${error.apiMessage ?? ""} ${error.message}`;
   if (!TOO_LONG.test(said)) {
-    const documents = OF_PAGES.test(said) ? "pages" : "unreadable";
-    return OF_DOCUMENTS.test(said) ? { ...NO_REASON, documents } : NO_REASON;
+    const why = TOO_MUCH.test(said) ? "room" : "unreadable";
+    const attachments: AttachmentTrouble[] = [];
+    if (OF_DOCUMENTS.test(said)) attachments.push({ of: "document", why });
+    if (OF_IMAGES.test(said)) attachments.push({ of: "image", why });
+    return { ...NO_REASON, attachments };
   }
   // "… 219898 tokens > 200000 maximum", "… 187254 + 20000 > 204798, decrease …"
   const limit = Number(/> ?([1-9]\d{2,11})\b/.exec(said)?.[1]);

@@ -29,7 +29,7 @@ export function nextRequest(parts: RequestParts, size: ContextSize, settings: Cl
     case undefined:
       return { kind: "ask", request: plan(parts) };
     case "trim":
-    case "documents":
+    case "attachments":
       return { kind: "change", change: changeOf(step, size.tokens) };
     case "extract": {
       const summary = extractOf(parts, step.maxBytes);

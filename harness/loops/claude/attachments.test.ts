@@ -10,6 +10,7 @@ const END: ShortEvent = [
   "span.model_request_end",
   { is_error: false, model_usage: { input_tokens: 90, output_tokens: 10 } },
 ];
+const UNREADABLE = { kind: "attachments_refused", of: "document", why: "unreadable" };
 const refused = (note: object): ShortEvent => [
   "span.model_request_end",
   { is_error: true },
@@ -60,7 +61,7 @@ const stepOf = (events: readonly ShortEvent[], windowTokens = 200_000) => {
 function titlesAfter(events: ShortEvent[]): string[] {
   for (;;) {
     const step = stepOf(events);
-    if (step?.kind !== "documents") break;
+    if (step?.kind !== "attachments") break;
     const { kind, payload, internal } = changeOf(step, 0);
     expect(kind).toBe("documents_left_out");
     events.push(["brain.context_changed", payload, internal]);
@@ -73,20 +74,20 @@ function titlesAfter(events: ShortEvent[]): string[] {
 
 describe("documents of a request that the model API refuses", () => {
   it("go where they are new and cannot be read, and a line says so", () => {
-    const events = [...TALK, refused({ kind: "documents_refused", why: "unreadable" })];
+    const events = [...TALK, refused(UNREADABLE)];
     expect(titlesAfter(events)).toEqual(["mine", "one"]);
     const said = history(events).messages.at(-1)!.blocks.join("");
     expect(said).toContain("This is two.pdf.");
     expect(said).toContain("[A document was left out here: the model API cannot read it.]");
     // And once more, when it was another one after all.
-    events.push(START, refused({ kind: "documents_refused", why: "unreadable" }));
+    events.push(START, refused(UNREADABLE));
     expect(titlesAfter(events)).toEqual([]);
-    events.push(START, refused({ kind: "documents_refused", why: "unreadable" }));
+    events.push(START, refused(UNREADABLE));
     expect(stepOf(events)).toBeUndefined();
   });
 
   it.each([
-    ["they have too many pages", { kind: "documents_refused", why: "pages" }],
+    ["they have too many pages", { kind: "attachments_refused", of: "document", why: "room" }],
     ["the request is too long", { kind: "prompt_too_long" }],
   ])("go where %s: those that were read first, then the new ones", (_, note) => {
     const events = [...TALK, refused(note)];
@@ -98,6 +99,53 @@ describe("documents of a request that the model API refuses", () => {
   it("stay once the request was answered", () => {
     const events = [...TALK, END];
     expect(titlesAfter(events)).toEqual(["mine", "one", "two"]);
+  });
+});
+
+describe("an image that the model API does not take", () => {
+  const image = (data: string) => ({
+    type: "image",
+    source: { type: "base64", media_type: "image/png", data },
+  });
+  const shot = (id: string, data: string) => result(id, { type: "text", text: "shot" }, image(data));
+  const talk: readonly ShortEvent[] = [
+    ["user.message", { content: [image("mine"), pdf("kept.pdf")] }],
+    ["brain.inputs_consumed", { event_ids: ["e1"], turn: 1 }],
+    START,
+    call("t1"),
+    END,
+    shot("e4", "shot"),
+    START,
+  ];
+  const imagesAfter = (events: ShortEvent[]): string[] => {
+    for (let step = stepOf(events); step?.kind === "attachments"; step = stepOf(events)) {
+      const { kind, payload, internal } = changeOf(step, 0);
+      expect([kind, payload]).toMatchObject(["images_left_out", { images: 1 }]);
+      events.push(["brain.context_changed", payload, internal]);
+    }
+    const said = history(events)
+      .messages.flatMap(({ blocks }) => blocks)
+      .join("");
+    expect(said).toContain("kept.pdf");
+    return [...said.matchAll(/"image\/png","data":"(\w+)"/g)].map(([, data]) => data!);
+  };
+
+  it("is left out where it is new, in a result and by itself; documents and what was read stay", () => {
+    const unreadable = refused({ kind: "attachments_refused", of: "image", why: "unreadable" });
+    const events = [...talk, unreadable];
+    expect(imagesAfter(events)).toEqual(["mine"]);
+    expect(history(events).messages.at(-1)!.blocks.join("")).toContain(
+      "[An image was left out here: the model API cannot read it.]",
+    );
+    events.push(START, unreadable);
+    expect(imagesAfter(events)).toEqual([]);
+    expect(stepOf([...events, START, unreadable])).toBeUndefined();
+  });
+
+  it("is one that was read before, where there are too many", () => {
+    expect(
+      imagesAfter([...talk, refused({ kind: "attachments_refused", of: "image", why: "room" })]),
+    ).toEqual(["shot"]);
   });
 });
 
