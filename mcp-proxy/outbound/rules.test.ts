@@ -115,6 +115,26 @@ describe("where a model names the address", () => {
   });
 });
 
+describe("where private addresses are not allowed", () => {
+  const rules = rulesWith({ privateAllowedBy: "TENDON_SOME_SETTING" });
+
+  test.each([
+    "10.0.0.1",
+    "127.0.0.1",
+    "fd12::1",
+    "192.0.2.7",
+    "198.18.0.1",
+    "192.0.0.192",
+    "::ffff:198.19.0.1",
+  ])("%s is refused, with the setting that allows it", (address) => {
+    expect(() => rules.permitted(https(address), [address])).toThrow("TENDON_SOME_SETTING");
+  });
+
+  test("addresses of the internet are not", () => {
+    expect(rules.permitted(https("8.8.8.8"), ["8.8.8.8"])).toEqual(["8.8.8.8"]);
+  });
+});
+
 describe("TENDON_PROXY_DENY", () => {
   const list = new DenyList([
     "evil.example.com",

@@ -131,12 +131,13 @@ export class OutboundRules {
       return denied(where);
     }
     const isLocal = LOCAL.check(plain, familyOf(plain)) || this.options.ownAddresses().has(plain);
+    const isReserved = RESERVED.check(plain, familyOf(plain));
     if (this.options.publicOnly) {
-      if (!isLocal && !RESERVED.check(plain, familyOf(plain))) return plain;
+      if (!isLocal && !isReserved) return plain;
       return new OutboundRefusal("address_not_allowed", `${where} is not in the public internet`);
     }
     const { privateAllowedBy } = this.options;
-    if (privateAllowedBy !== undefined && isLocal) {
+    if (privateAllowedBy !== undefined && (isLocal || isReserved)) {
       return new OutboundRefusal(
         "address_not_allowed",
         `${where} leads to a private address, which this installation does not allow (${privateAllowedBy})`,

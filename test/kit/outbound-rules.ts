@@ -5,14 +5,17 @@ export function rulesWith({
   deny = [],
   listeners = [],
   publicOnly = false,
+  privateAllowedBy,
 }: {
   deny?: string[];
   listeners?: Listener[];
   publicOnly?: boolean;
+  privateAllowedBy?: string;
 } = {}) {
   return new OutboundRules({
     deny,
     publicOnly,
+    privateAllowedBy,
     ownAddresses: () => new Set(["192.0.2.7", "10.1.1.1"]),
     ownListeners: () => listeners,
   });
