@@ -11,8 +11,9 @@ const PDF = Buffer.concat([Buffer.from("%PDF-"), Buffer.alloc(9 * MIB - 5)]);
 const ESCAPED = Buffer.alloc(6 * MIB, 1);
 const FILES: Record<string, Buffer> = { pdf: PDF, escaped: ESCAPED };
 
-const message = (...fileIds: string[]): NewEvent => {
-  const content = fileIds.map((file_id) => ({ type: "document", source: { type: "file", file_id } }));
+const block = (file_id: string, type = "document") => ({ type, source: { type: "file", file_id } });
+const message = (...fileIds: string[]) => messageOf(...fileIds.map((id) => block(id)));
+const messageOf = (...content: object[]): NewEvent => {
   const payload = JSON.stringify({ content });
   return { id: "e", type: "user.message", threadId: "", payload, internal: undefined };
 };
@@ -53,4 +54,9 @@ test("a file is read once, and counts in an event and a request as often as it i
 test("a text counts as it is kept, with what has to be escaped", async () => {
   const { outcome } = await besideAll(message("escaped"));
   expect(outcome).toBe("MESSAGE_TOO_LARGE events[0].payload.content[0].source.file_id");
+});
+
+test("a document that is named as an image too is refused", async () => {
+  const { outcome } = await besideAll(messageOf(block("pdf"), block("pdf", "image")));
+  expect(outcome).toBe("INVALID_FIELD events[0].payload.content[1].source.file_id");
 });

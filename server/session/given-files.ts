@@ -71,13 +71,16 @@ export class GivenFiles {
   private async internalOf(sources: readonly Source[], workspaceId: string): Promise<string | undefined> {
     if (sources.length === 0) return undefined;
     const files = new Map<string, GivenContent>();
+    const checked = new Set<string>();
     const before = this.taken;
     for (const source of sources) {
       const { fileId, blockType, field } = source;
       const known = this.read.get(fileId);
       if (known !== undefined) this.take(known.shownBytes, before, field);
       const { bytes } = known ?? (await this.readFile(source, before, workspaceId));
-      files.set(fileId, files.get(fileId) ?? givenContent(bytes, blockType, field));
+      if (checked.has(`${blockType} ${fileId}`)) continue;
+      files.set(fileId, givenContent(bytes, blockType, field));
+      checked.add(`${blockType} ${fileId}`);
     }
     return JSON.stringify({ v: 1, files: Object.fromEntries(files) });
   }
