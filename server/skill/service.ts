@@ -61,8 +61,8 @@ export class SkillServiceHandler implements ServiceImplementation<typeof SkillSe
   }
 
   private async upload(requests: AsyncIterable<UploadSkillRequest>, principal: Principal) {
-    const { skillId, displayName, files: uploaded } = await readUpload(requests);
-    refuseNulIn({ skillId, displayName });
+    const { skillId, requestId, displayName, files: uploaded } = await readUpload(requests);
+    refuseNulIn({ skillId, requestId, displayName });
     const there = skillId === "" ? undefined : await this.find(skillId, principal);
     const [only] = uploaded;
     const isArchive = uploaded.length === 1 && only!.path.toLowerCase().endsWith(".zip");
@@ -75,6 +75,7 @@ export class SkillServiceHandler implements ServiceImplementation<typeof SkillSe
       name,
       description,
       files,
+      requestId,
     });
   }
 
@@ -165,6 +166,7 @@ export class SkillServiceHandler implements ServiceImplementation<typeof SkillSe
 
 interface Upload {
   readonly skillId: string;
+  readonly requestId: string;
   readonly displayName: string;
   readonly files: readonly UploadedSkillFile[];
 }
@@ -172,12 +174,12 @@ interface Upload {
 /** Held whole: a skill is small, and what it is can only be said once all of it has come. */
 async function readUpload(requests: AsyncIterable<UploadSkillRequest>): Promise<Upload> {
   const files: { path: string; executable: boolean; chunks: Uint8Array[] }[] = [];
-  let skillId: string | undefined;
+  let start: Pick<Upload, "skillId" | "requestId"> | undefined;
   let bytes = 0;
   for await (const { kind } of requests) {
-    if (skillId === undefined) {
+    if (start === undefined) {
       if (kind.case !== "start") throw invalidField("start", "must be the first message");
-      skillId = kind.value.skillId;
+      start = kind.value;
     } else if (kind.case === "file") {
       if (files.length >= MAX_SKILL_FILES) throw invalidField("files", `at most ${MAX_SKILL_FILES} files`);
       files.push({ path: kind.value.path, executable: kind.value.executable, chunks: [] });
@@ -189,7 +191,8 @@ async function readUpload(requests: AsyncIterable<UploadSkillRequest>): Promise<
       file.chunks.push(kind.value);
     } else if (kind.case === "end") {
       const whole = files.map(({ chunks, ...file }) => ({ ...file, bytes: Buffer.concat(chunks) }));
-      return { skillId, displayName: kind.value.displayName, files: whole };
+      const { skillId, requestId } = start;
+      return { skillId, requestId, displayName: kind.value.displayName, files: whole };
     } else throw invalidField("kind", "a stream has one start");
   }
   throw new TendonError("CANCELLED", "the stream broke off before the message that ends it");

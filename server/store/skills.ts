@@ -16,11 +16,13 @@ export interface NewSkillVersion {
     readonly bytes: Uint8Array;
     readonly executable: boolean;
   }[];
+  /** Client-chosen; empty gives up safe repetition. */
+  readonly requestId: string;
 }
 
 export interface SkillStore {
   /**
-   * All or nothing. NOT_FOUND for the skill; INVALID_FIELD when its versions have another name; LIMIT_EXCEEDED above the
+   * All or nothing; a repeat gets what the same request has made before. REQUEST_ID_REUSED, NOT_FOUND for the skill; INVALID_FIELD when its versions have another name; LIMIT_EXCEEDED above the
    * workspace's stored bytes.
    */
   addVersion(version: NewSkillVersion): Promise<{ skill: Skill; skillVersion: SkillVersion }>;

@@ -238,6 +238,28 @@ describe("skills", () => {
   const part = (path: string, text: string | Buffer) => toFile(Buffer.from(text), path);
   const stored = async () => (await platform.client(AdminService).getWorkspaceUsage({})).storedBytes;
 
+  it("are made once by uploads that are repeated with their key, versions too", async () => {
+    const { skills } = client.beta;
+    const before = await stored();
+    const files = async (word: string) => [await part("once/SKILL.md", manifest("once", word))];
+    const withKey = (key: string) => ({ headers: { "Idempotency-Key": key } });
+    const create = async (word: string) => skills.create({ files: await files(word) }, withKey("one"));
+    const skill = await create("First.");
+    const kept = await stored();
+    expect(await create("First.")).toEqual(skill);
+    await expect(create("Other.")).rejects.toMatchObject({ status: 409 });
+    const add = async () =>
+      skills.versions.create(skill.id, { files: await files("Second.") }, withKey("two"));
+    const version = await add();
+    expect(await add()).toEqual(version);
+    expect((await skills.retrieve(skill.id)).latest_version_id).toBe(version.id);
+    expect(kept).toBeGreaterThan(before);
+    await skills.versions.delete(version.id, { skill_id: skill.id });
+    expect(await stored()).toBe(kept);
+    await skills.delete(skill.id);
+    expect(await stored()).toBe(before);
+  });
+
   it("are uploaded as files or as an archive, kept in versions, and in the hands of agents that have them", async () => {
     const skills = client.beta.skills;
     const before = await stored();

@@ -15,6 +15,7 @@ import { insertAudit } from "./audit.ts";
 import { releaseBlobs, releaseBlobsOf, writeBlob } from "./blobs.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
+import { claimRequestId } from "./request-ids.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
 interface SkillRow {
@@ -128,12 +129,39 @@ async function addVersion(
       const sizeBytes = BigInt(bytes.byteLength);
       kept.push(create(SkillFileSchema, { path, sha256, sizeBytes, executable }));
     }
-    return await inTransaction(pool, (transaction) => insertVersion(transaction, version, kept));
+    return await inTransaction(pool, async (transaction) => {
+      const earlier = await claimRequestId(transaction, claimOf(version, kept));
+      if (earlier === undefined) return insertVersion(transaction, version, kept);
+      await releaseBlobs(transaction, { workspaceId, owner: versionId });
+      return madeBefore(transaction, earlier);
+    });
   } catch (error) {
     const release = { workspaceId, owner: versionId };
     await inTransaction(pool, (transaction) => releaseBlobs(transaction, release)).catch(() => {});
     throw error;
   }
+}
+
+/** A new skill's id is new with each try, so it is no part of what was asked. */
+function claimOf(version: NewSkillVersion, files: readonly SkillFile[]) {
+  const { workspaceId, requestId, versionId, skillId, displayName } = version;
+  const asked = [
+    displayName === undefined ? { skillId } : { displayName },
+    files.map(({ path, sha256, executable }) => [path, sha256, executable]),
+  ];
+  const contentHash = createHash("sha256").update(JSON.stringify(asked)).digest();
+  return { workspaceId, requestId, contentHash, scope: "skill_version", subjectId: versionId };
+}
+
+async function madeBefore(transaction: Transaction, versionId: string) {
+  const { rows } = await transaction.query<VersionRow>(
+    `select ${VERSION_COLUMNS} from skill_versions where skill_version_id = $1`,
+    [versionId],
+  );
+  const [version] = rows;
+  const skill = version && (await findRow(transaction, version.skill_id));
+  if (skill === undefined) throw notFound("skill version", versionId);
+  return { skill: toSkill(skill), skillVersion: toVersion(version!) };
 }
 
 async function insertVersion(

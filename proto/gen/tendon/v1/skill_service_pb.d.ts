@@ -75,6 +75,13 @@ export declare type SkillStart = Message<"tendon.v1.SkillStart"> & {
    * @generated from field: string skill_id = 1;
    */
   skillId: string;
+
+  /**
+   * Client-chosen id of this request, 1 to 128 characters; empty gives up safe repetition.
+   *
+   * @generated from field: string request_id = 2;
+   */
+  requestId: string;
 };
 
 /**
@@ -494,8 +501,8 @@ export declare const SkillService: GenService<{
    * is in it.
    *
    * Effect: a version, and a skill unless `skill_id` is set; or nothing.
-   * Idempotency: none; an upload that is repeated makes another one.
-   * Fails: NOT_FOUND for the skill, INVALID_FIELD for what is no skill, MESSAGE_TOO_LARGE above 30 MiB, LIMIT_EXCEEDED
+   * Idempotency: a repeat with the same request_id and content returns the first version, and its skill as it is now.
+   * Fails: NOT_FOUND for the skill, REQUEST_ID_REUSED, INVALID_FIELD for what is no skill, MESSAGE_TOO_LARGE above 30 MiB, LIMIT_EXCEEDED
    * above the workspace's stored bytes, UNAVAILABLE while too many uploads go on.
    * Callers: client, admin.
    *

@@ -56,21 +56,24 @@ export function skillRoutes(): ApiRoute[] {
   ];
 }
 
-async function upload({ services, exchange }: ApiCall, skillId: string) {
+async function upload({ services, exchange, requestId }: ApiCall, skillId: string) {
   const form = readForm(exchange.request, { files: MOST_FILES, fields: 8 });
   try {
-    return await services.upload(method.uploadSkill, partsOf(form, skillId));
+    return await services.upload(method.uploadSkill, partsOf(form, { skillId, requestId }));
   } finally {
     void form.return(undefined);
   }
 }
 
-async function* partsOf(form: AsyncGenerator<FormPart>, skillId: string): AsyncGenerator<Part> {
+async function* partsOf(
+  form: AsyncGenerator<FormPart>,
+  start: { readonly skillId: string; readonly requestId: string },
+): AsyncGenerator<Part> {
   let displayName = "";
-  yield { kind: { case: "start", value: { skillId } } };
+  yield { kind: { case: "start", value: start } };
   for await (const part of form) {
     if (part.kind === "field") {
-      if (part.name !== "display_name" || skillId !== "")
+      if (part.name !== "display_name" || start.skillId !== "")
         throw invalidField(part.name, "is not a field here");
       displayName = part.value;
       continue;
