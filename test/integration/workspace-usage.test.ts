@@ -87,7 +87,7 @@ describe("what models used", () => {
       types: ["session.usage", "span.model_request_end"],
     });
     expect(JSON.parse(events.at(-1)!.payload).usage.list_cost).toEqual({
-      amount: "1",
+      amount: "2",
       currency: "USD",
       nano_usd: 2 * COST,
       unpriced_requests: 0,

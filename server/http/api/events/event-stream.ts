@@ -21,7 +21,7 @@ import { valuesOf } from "../list-query.ts";
 import { eventText, isShown, isToldAgain, toldType } from "./event-json.ts";
 import { isWhole, wholeEventText } from "./event-texts.ts";
 import { FormingText } from "./forming-text.ts";
-import { SharedFrame } from "./shared-frame.ts";
+import { Frame, FrameWriter } from "./frame-writer.ts";
 import {
   IDLE,
   isOwn,
@@ -54,6 +54,7 @@ class EventStream {
   private readonly log: ToldLog;
   private readonly sessionId: string;
   private readonly response: ServerResponse;
+  private readonly frames: FrameWriter;
   private readonly wantsPreviews: boolean;
   private readonly forming: FormingText;
   /** A usage waits for the idle event that is appended with it: what is told of the primary thread stands before both. */
@@ -67,6 +68,7 @@ class EventStream {
     this.log = log;
     this.sessionId = log.sessionId;
     this.response = call.exchange.response;
+    this.frames = new FrameWriter(this.response);
     this.wantsPreviews = previews.size > 0;
     this.forming = new FormingText(previews);
   }
@@ -200,15 +202,13 @@ class EventStream {
     return this.write(`event: ${type}\ndata: ${JSON.stringify({ type, ...fields })}\n\n`);
   }
 
-  private shared(frame: SharedFrame): Promise<void> {
-    const { response } = this;
-    return this.room(response.destroyed ? undefined : frame.writeTo(response));
+  private write(text: string): Promise<void> {
+    return this.shared(new Frame(text));
   }
 
   /** Resolves when there is room for more. */
-  private write(text: string): Promise<void> {
-    const { response } = this;
-    return this.room(response.destroyed || response.write(text) ? undefined : response);
+  private shared(frame: Frame): Promise<void> {
+    return this.room(this.frames.write(frame));
   }
 
   private room(full: ServerResponse | Socket | undefined): Promise<void> {
@@ -223,22 +223,22 @@ class EventStream {
   }
 }
 
-const frames = new WeakMap<Event, SharedFrame>();
+const frames = new WeakMap<Event, Frame>();
 
 /** Watches of one session are told of the same message: its frame is made once. */
-function frameOfMany(event: Event): SharedFrame {
+function frameOfMany(event: Event): Frame {
   let frame = frames.get(event);
   if (frame === undefined) {
-    frame = new SharedFrame(frameText(toldType(event), event.position, eventText(event)));
+    frame = new Frame(frameText(toldType(event), event.position, eventText(event)));
     frames.set(event, frame);
   }
   return frame;
 }
 
-const statusFrames = new WeakMap<Event, Promise<SharedFrame>>();
+const statusFrames = new WeakMap<Event, Promise<Frame>>();
 
 /** The same of what is told of a thread: its agent's name is read once. */
-function statusFrameOfMany(event: Event, log: ToldLog, position?: bigint): Promise<SharedFrame> {
+function statusFrameOfMany(event: Event, log: ToldLog, position?: bigint): Promise<Frame> {
   let frame = statusFrames.get(event);
   if (frame === undefined) {
     frame = statusFrame(event, log, position);
@@ -248,9 +248,9 @@ function statusFrameOfMany(event: Event, log: ToldLog, position?: bigint): Promi
   return frame;
 }
 
-async function statusFrame(event: Event, log: ToldLog, position?: bigint): Promise<SharedFrame> {
+async function statusFrame(event: Event, log: ToldLog, position?: bigint): Promise<Frame> {
   const text = await threadStatusText(event, log);
-  return new SharedFrame(frameText(threadStatusType(event.type), position, text));
+  return new Frame(frameText(threadStatusType(event.type), position, text));
 }
 
 /** Without a position its id stays that of the frame before it. */
