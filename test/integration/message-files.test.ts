@@ -1,17 +1,13 @@
 /** Files that messages and results name by their ids: the built programs, the official client, the model faked at its wire. */
 import { createHash } from "node:crypto";
-import Anthropic, { toFile } from "@anthropic-ai/sdk";
+import type Anthropic from "@anthropic-ai/sdk";
+import { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
-import {
-  type FakeMessagesApi,
-  type MessagesRequest,
-  startFakeMessagesApi,
-  toolUse,
-  turn,
-} from "../kit/fake-messages-api.ts";
-import { type Platform, startPlatform } from "../kit/platform.ts";
+import { type MessagesRequest, toolUse, turn } from "../kit/fake-messages-api.ts";
+import { HttpRig } from "../kit/http-rig.ts";
+import type { Platform } from "../kit/platform.ts";
 
 const PNG = Buffer.from(
   "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
@@ -20,19 +16,15 @@ const PNG = Buffer.from(
 /** Larger than what a brain reads with a page of events. */
 const PDF = Buffer.concat([Buffer.from("%PDF-1.7\n"), Buffer.alloc(1024 * 1024, "x")]);
 
-let api: FakeMessagesApi;
+let rig: HttpRig;
 let platform: Platform;
 let client: Anthropic;
 let agent: string;
 let environment: string;
 
 beforeAll(async () => {
-  api = await startFakeMessagesApi({ script: answerTo });
-  platform = await startPlatform({
-    programs: ["harness"],
-    env: { harness: { ANTHROPIC_API_KEY: api.apiKey, ANTHROPIC_BASE_URL: api.url } },
-  });
-  client = new Anthropic({ baseURL: platform.url, apiKey: platform.adminKey, maxRetries: 0 });
+  rig = await HttpRig.start(answerTo);
+  ({ platform, client } = rig);
   const tools = [
     {
       type: "custom" as const,
@@ -46,9 +38,8 @@ beforeAll(async () => {
 });
 
 afterAll(async () => {
-  await platform?.stop();
-  await api?.stop();
-  expect(api?.refusals).toEqual([]);
+  await rig?.stop();
+  expect(rig?.api.refusals).toEqual([]);
 });
 
 function answerTo({ messages }: MessagesRequest) {
@@ -65,7 +56,7 @@ const newSession = (initial_events: object[] = []) =>
 const send = (sessionId: string, ...events: object[]) =>
   client.beta.sessions.events.send(sessionId, { events } as never);
 
-const say = (...content: object[]) => ({ type: "user.message", content });
+const message = (...content: object[]) => ({ type: "user.message", content });
 const text = (said: string) => ({ type: "text", text: said });
 const image = (file_id: string) => ({ type: "image", source: { type: "file", file_id } });
 const document = (file_id: string, more: object = {}) => ({
@@ -91,7 +82,7 @@ type Block = Record<string, unknown> & { content?: Block[] };
 
 /** Blocks of these types that the newest request shows, those within results too. */
 function shown(...types: string[]): Block[] {
-  const { messages } = api.requests.at(-1)!.json as unknown as { messages: { content: Block[] }[] };
+  const { messages } = rig.api.requests.at(-1)!.json as unknown as { messages: { content: Block[] }[] };
   const blocks = messages
     .flatMap(({ content }) => content)
     .flatMap((block) => [block, ...(block.content ?? [])]);
@@ -127,7 +118,7 @@ describe("a file that a message names", () => {
       document(report, { title: "Report", context: "of last week" }),
       document(notes),
     ];
-    const session = await newSession([say(...sent)]);
+    const session = await newSession([message(...sent)]);
     await idle(session.id, 1);
     const expected = [
       { type: "image", source: inline("image/png", PNG) },
@@ -140,16 +131,16 @@ describe("a file that a message names", () => {
       { type: "document", source: summary({ type: "text", media_type: "text/plain", data: "# Größe\n" }) },
     ];
     expect(shown("image", "document")).toEqual(expected);
-    const [message] = (await eventsOf(session.id)).filter(({ type }) => type === "user.message");
-    expect(message!.content).toEqual(sent);
+    const [stored] = (await eventsOf(session.id)).filter(({ type }) => type === "user.message");
+    expect(stored!.content).toEqual(sent);
 
     for (const id of [picture, report, notes]) await client.beta.files.delete(id);
-    await send(session.id, say(text("again")));
+    await send(session.id, message(text("again")));
     await idle(session.id, 2);
     expect(shown("image", "document")).toEqual(expected);
 
     const { session: fork } = await platform.client(SessionService).forkSession({ sessionId: session.id });
-    await send(fork!.id, say(text("in the fork")));
+    await send(fork!.id, message(text("in the fork")));
     await idle(fork!.id, 3);
     expect(shown("text").at(-1)).toMatchObject(text("in the fork"));
     expect(shown("image", "document")).toEqual(expected);
@@ -157,7 +148,7 @@ describe("a file that a message names", () => {
 
   it("is shown where a client's tool answers with it", async () => {
     const scan = await upload("scan.png", PNG);
-    const session = await newSession([say(text("scan"))]);
+    const session = await newSession([message(text("scan"))]);
     await idle(session.id, 1);
     const [call] = (await eventsOf(session.id)).filter(({ type }) => type === "agent.custom_tool_use");
     await send(session.id, {
@@ -181,8 +172,9 @@ describe("a request that comes again when its file is gone", () => {
       description: "do",
       rubric: { type: "file", file_id: file },
     };
-    const once = () => send(session.id, { ...say(document(file)), id: said }, { ...outcome, id: defined });
-    const body = { agent, environment_id: environment, initial_events: [say(document(file))] };
+    const once = () =>
+      send(session.id, { ...message(document(file)), id: said }, { ...outcome, id: defined });
+    const body = { agent, environment_id: environment, initial_events: [message(document(file))] };
     const make = (more: object = {}) =>
       client.beta.sessions.create({ ...body, ...more } as never, { headers: { "Idempotency-Key": "made" } });
     const [first, made] = [await once(), await make()];
@@ -192,7 +184,7 @@ describe("a request that comes again when its file is gone", () => {
     expect(idsOf(await once())).toEqual([said, defined]);
     expect(await make()).toMatchObject({ id: made.id });
     await expect(make({ title: "other" })).rejects.toMatchObject({ status: 404 });
-    const other = { ...say(document(file), text("more")), id: said };
+    const other = { ...message(document(file), text("more")), id: said };
     await expect(send(session.id, other)).rejects.toMatchObject({ status: 404 });
     const events = await eventsOf(session.id);
     expect(events.filter(({ type }) => type === "user.message")).toHaveLength(1);
@@ -222,22 +214,22 @@ describe("refused, with nothing kept", () => {
     const session = await newSession();
     const id = await file();
     const refused = { status, message: expect.stringMatching(why) };
-    await expect(send(session.id, say(text("first")), say(block(id)))).rejects.toMatchObject(refused);
+    await expect(send(session.id, message(text("first")), message(block(id)))).rejects.toMatchObject(refused);
     expect(await eventsOf(session.id)).toEqual([]);
-    await expect(newSession([say(block(id))])).rejects.toMatchObject(refused);
+    await expect(newSession([message(block(id))])).rejects.toMatchObject(refused);
   });
 
   it("more than a hundred of them in a request", async () => {
     const note = await upload("note.txt", Buffer.from("note"));
     const session = await newSession();
     const many = Array.from({ length: 51 }, () => document(note));
-    await expect(send(session.id, say(...many), say(...many))).rejects.toMatchObject({
+    await expect(send(session.id, message(...many), message(...many))).rejects.toMatchObject({
       status: 400,
       message: expect.stringContaining(
         "events[1].content[49].source.file_id: a request has at most 100 blocks",
       ),
     });
-    await send(session.id, say(...many), say(...many.slice(0, 49)));
+    await send(session.id, message(...many), message(...many.slice(0, 49)));
     await idle(session.id, 1);
     expect(shown("document")).toHaveLength(100);
   });
