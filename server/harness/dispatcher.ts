@@ -65,6 +65,8 @@ export class Dispatcher implements Service {
   private readonly stops: (() => void)[] = [];
   private round: Promise<void> | undefined;
   private roundAgain = false;
+  /** Somebody may wait for want of room: places are given in the fair order, until a round ends with room to spare. */
+  private isCrowded = true;
   private stopped = false;
 
   constructor(deps: DispatcherDeps) {
@@ -152,18 +154,22 @@ export class Dispatcher implements Service {
   private advanced(advance: Advance): void {
     this.held.get(advance.sessionId)?.session.advanced(advance);
     if (!advance.hasWork || this.held.has(advance.sessionId) || this.stopped) return;
-    // With room everywhere nobody is waiting, and the session can be taken without asking for the fair order.
-    if (this.assigning.size < PARALLEL_ASSIGNMENTS && this.round === undefined)
-      void this.tryOne(advance.sessionId);
+    if (this.assigning.size < PARALLEL_ASSIGNMENTS && this.mayPass) void this.tryOne(advance.sessionId);
     else this.look();
+  }
+
+  /** With room to spare nobody is waiting, and a session can be taken without asking for the fair order. */
+  private get mayPass(): boolean {
+    return this.round === undefined && !this.isCrowded;
   }
 
   private async tryOne(sessionId: string): Promise<void> {
     try {
       const waiting = await this.deps.leases.findWaiting(sessionId);
+      if (waiting === undefined) return;
       // Where sessions are counted they are taken one round after the other.
-      if (waiting?.isLimited) this.look();
-      else if (waiting !== undefined) await this.assign(waiting);
+      if (waiting.isLimited || !this.mayPass) this.look();
+      else await this.assign(waiting);
     } catch (error) {
       this.deps.log.warn(
         { sessionId, error: messageOf(error) },
@@ -178,6 +184,7 @@ export class Dispatcher implements Service {
       try {
         await this.oneRound();
       } catch (error) {
+        this.isCrowded = true;
         this.deps.log.warn({ error: messageOf(error) }, "could not look for work; the next poll tries again");
       }
     }
@@ -185,6 +192,7 @@ export class Dispatcher implements Service {
 
   private async oneRound(): Promise<void> {
     await this.settleSuspects();
+    this.isCrowded = false;
     for (let rooms = this.rooms(); rooms.length > 0 && !this.stopped; rooms = this.rooms()) {
       const waiting = await this.deps.leases.findWork({ limit: WORK_BATCH, rooms });
       let assigned = 0;
@@ -194,8 +202,9 @@ export class Dispatcher implements Service {
         );
         assigned += outcomes.filter(Boolean).length;
       }
-      if (assigned === 0 || waiting.length < WORK_BATCH) return;
+      if (assigned === 0 || waiting.length < WORK_BATCH) break;
     }
+    if (this.rooms().length === 0) this.isCrowded = true;
   }
 
   private rooms() {
@@ -238,7 +247,10 @@ export class Dispatcher implements Service {
     // Nobody needs to die once more to end a session that has killed even the harness that it had for itself.
     if (isPoison(waiting)) return this.assigningNow(sessionId, () => this.takeAndGiveUp(sessionId));
     const connection = choose(this.candidates(waiting), waiting);
-    if (connection === undefined) return false;
+    if (connection === undefined) {
+      this.isCrowded = true;
+      return false;
+    }
     connection.pending += 1;
     if (mustRunAlone(waiting)) connection.alone = true;
     try {

@@ -116,6 +116,32 @@ describe("fairness", () => {
     for (const held of h.assignments.slice(5)) h.release(held);
   });
 
+  test("one that is spoken to as a place becomes free does not get it before those that wait for it", async () => {
+    const space = await createWorkspace();
+    const [first] = await space.add(1);
+    const h = harness({ capacity: 1 });
+    const held = await h.assigned(first!);
+    const waiting = await space.add(3);
+    const client = await database.pool().connect();
+    try {
+      // Who waits is asked of this table too: from here on, who asks first is answered first.
+      await client.query("begin");
+      await client.query("lock table workspaces in access exclusive mode");
+      await server
+        .client(SessionService, space.key)
+        .emitEvents({ sessionId: waiting[2]!, events: [message] });
+      h.release(held);
+      const isFree = "select 1 from sessions where session_id = $1 and lease_id is null";
+      await eventually(async () => (await client.query(isFree, [first])).rowCount === 1);
+      await client.query("commit");
+    } finally {
+      client.release(true);
+    }
+    await eventually(() => h.assignments.length === 2);
+    expect(order(h)).toEqual([first, waiting[0]]);
+    await workOff(h, 4);
+  });
+
   test("sessions for which there is no room hide none for which there is", async () => {
     const space = await createWorkspace();
     // More than are looked at in one round.
