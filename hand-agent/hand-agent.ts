@@ -72,6 +72,8 @@ export class HandAgent implements Service {
   private tunnel: Tunnel | undefined;
   /** Another process took the connection over; until this one has one again. */
   private superseded = false;
+  /** Connections are met one after the other: their numbers tell by their order. */
+  private meeting: Promise<void> = Promise.resolve();
   private running: Promise<void> | undefined;
   private starting: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
@@ -209,7 +211,7 @@ export class HandAgent implements Service {
     }
     this.parts!.sandboxTunnels.connected(tunnel);
     this.parts!.offline.connected();
-    void this.meetServer(generation);
+    this.meeting = this.meeting.then(() => this.meetServer(generation));
     this.parts!.executions.attach({
       openStream: () => tunnel.client.streamExecution({ signal: tunnel.signal }),
       signal: tunnel.signal,
@@ -319,6 +321,7 @@ export class HandAgent implements Service {
       await parts.hands.stop();
       this.supervisor.stop();
       await this.running;
+      await this.meeting;
       await parts.executions.settled();
       await parts.journal.close();
     }

@@ -1,4 +1,8 @@
+import { execFileSync } from "node:child_process";
+import { readFile, writeFile } from "node:fs/promises";
 import net, { type AddressInfo, type Socket } from "node:net";
+import { join } from "node:path";
+import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
@@ -47,6 +51,26 @@ test("a connection that goes dead without a word is left within its bound, and c
   expect(performance.now() - frozenAtMs).toBeLessThan(promised(2_500));
   await server.result("s/1");
   expect(server.outputOf("s/1").toString()).toBe("1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
+});
+
+test("an agent that has stopped writes nothing more: what it still notes of its last connection is waited for", async () => {
+  const server = await startServer({ heartbeatEveryMs: 100 });
+  // Whoever reads this waits until somebody writes.
+  const noted = join(dir.path, "connection-number");
+  execFileSync("mkfifo", [noted]);
+  const agent = await startAgent({ url: server.url, dataDir: dir.path });
+  const connection = await server.connection(0);
+  // Only an agent that has been welcomed answers.
+  await eventually(() => connection.heartbeats > 0);
+  const steps: string[] = [];
+  const stopped = agent.stop().then(() => steps.push("stopped"));
+  await eventually(() => !connection.isOpen);
+  await setImmediate();
+  steps.push("written");
+  await writeFile(noted, "0\n");
+  await stopped;
+  expect(steps).toEqual(["written", "stopped"]);
+  expect(await readFile(noted, "utf8")).toBe("1\n");
 });
 
 test("a server that accepts and then swallows everything is left and dialled again", async () => {
