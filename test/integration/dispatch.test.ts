@@ -1,5 +1,5 @@
 /** Work distribution with a real server and Postgres; the harnesses are scripted, the far side of the wire. */
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
@@ -58,14 +58,13 @@ describe("assignments", () => {
       .createEnvironment({ spec: { name: "default" }, makeDefault: true });
     const many = [];
     for (let i = 0; i < 5; i++) many.push(await rig.createSession());
-    const lone = await a
-      .client(SessionService, secret)
-      .createSession({ agentId: agent?.id ?? "", initialEvents: [message] });
+    const others = a.client(SessionService, secret);
+    const lone = await others.createSession({ agentId: agent?.id ?? "", initialEvents: [message] });
+    const sessionId = lone.session?.id ?? "";
+    onTestFinished(async () => void (await others.archiveSession({ sessionId, interrupt: true })));
     const h = rig.harness(a, { capacity: 2 });
     await eventually(() => h.assignments.length === 2);
-    expect(h.assignments.map(({ session }) => session?.id).sort()).toEqual(
-      [many[0], lone.session?.id].sort(),
-    );
+    expect(h.assignments.map(({ session }) => session?.id).sort()).toEqual([many[0], sessionId].sort());
     for (let done = 0; done < 6; done++) {
       await eventually(() => h.assignments.length > done);
       h.release(h.assignments[done]!);
