@@ -1,5 +1,6 @@
 /** What a part of the HTTP API brings: routes, each a translation onto methods of the contract. */
 import type { HttpExchange } from "../router.ts";
+import type { FormLimits, FormPart } from "./multipart.ts";
 import type { RequestBody } from "./request-body.ts";
 import type { ServiceCaller } from "./service-caller.ts";
 
@@ -9,6 +10,8 @@ export interface ApiCall {
   readonly query: URLSearchParams;
   /** Of a POST; empty for a request without one. */
   readonly body: RequestBody;
+  /** The parts of a route that takes a form. To be read once, to its end and all of each file, before anything is made of it. */
+  readonly form: (limits: FormLimits) => AsyncGenerator<FormPart>;
   /** Calls methods of the contract as the caller, with the rights of the caller's credential. */
   readonly services: ServiceCaller;
   readonly exchange: HttpExchange;
@@ -25,7 +28,7 @@ export interface ApiRoute {
   readonly method: "GET" | "POST" | "DELETE";
   /** Segments of the form `{name}` match any one segment. */
   readonly path: string;
-  /** A form of parts, which the handler reads from the exchange: no other body, and no answer that is kept for repeats. */
+  /** A POST whose body is a form of parts, which the handler reads, and no other body. */
   readonly isForm?: true;
   /** Throws a TendonError for what the caller can act on. */
   handle(call: ApiCall): Promise<ApiAnswer>;

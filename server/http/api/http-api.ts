@@ -11,7 +11,8 @@ import { WORKSPACE_HEADER } from "../../rpc/workspace-choice.ts";
 import { type HttpExchange, type HttpRouter, sendJson } from "../router.ts";
 import type { ApiAnswer, ApiCall, ApiRoute } from "./api-route.ts";
 import { apiFailure } from "./failure.ts";
-import { Replays, type StoredAnswer } from "./replays.ts";
+import { readForm } from "./multipart.ts";
+import { type Attempt, Replays, type StoredAnswer } from "./replays.ts";
 import { RequestBody, readBody } from "./request-body.ts";
 import { RouteTable } from "./route-table.ts";
 import type { InProcessServices } from "./service-caller.ts";
@@ -21,6 +22,14 @@ export interface HttpApiDeps {
   readonly routes: readonly ApiRoute[];
   readonly clock: Clock;
   readonly log: Logger;
+}
+
+/** A POST that is being answered. */
+interface Change {
+  readonly exchange: HttpExchange;
+  readonly route: ApiRoute;
+  readonly params: ApiCall["params"];
+  readonly attempt: Attempt;
 }
 
 const MAX_KEY_CHARS = 100;
@@ -67,21 +76,16 @@ class HttpApi {
     }
     // Before its body is read, and before anything is told about what is here.
     if (credentialText(request).trim() === "") throw new TendonError("UNAUTHENTICATED", "show an API key");
-    const isForm = match.route.isForm === true;
-    const body = method === "POST" && !isForm ? await readBody(exchange) : new RequestBody("");
-    const call = this.callOf(exchange, match.params, body);
-    if (method !== "POST" || isForm) return this.run(match.route, call);
-    const stored = await this.replays.answer(
-      {
-        credential: credentialText(request),
-        method,
-        url: request.url ?? "",
-        body: body.text,
-        isRepeat: Number(request.headers["x-stainless-retry-count"] ?? 0) > 0,
-      },
-      () => this.json(match.route, call),
-    );
-    send(exchange, stored);
+    const { route, params } = match;
+    if (method !== "POST") return this.run(route, this.callOf(exchange, params, new RequestBody("")));
+    const attempt = this.replays.begin({
+      credential: credentialText(request),
+      method,
+      url: request.url ?? "",
+      isRepeat: Number(request.headers["x-stainless-retry-count"] ?? 0) > 0,
+    });
+    const change = { exchange, route, params, attempt };
+    send(exchange, await (route.isForm ? this.form(change) : this.post(change)));
   }
 
   private async run(route: ApiRoute, call: ApiCall): Promise<void> {
@@ -89,13 +93,47 @@ class HttpApi {
     if (!("written" in answer)) send(call.exchange, { status: 200, text: textOf(answer) });
   }
 
-  private async json(route: ApiRoute, call: ApiCall): Promise<StoredAnswer> {
-    const answer = await route.handle(call);
-    if ("written" in answer) throw new Error("a POST answers with JSON");
-    return { status: 200, text: textOf(answer) };
+  private async post(change: Change): Promise<StoredAnswer> {
+    const { exchange, params, attempt } = change;
+    const body = await readBody(exchange);
+    const call = this.callOf(exchange, params, body);
+    return (await attempt.first(body.text)) ?? this.make(change, call);
   }
 
-  private callOf(exchange: HttpExchange, params: ApiCall["params"], body: RequestBody): ApiCall {
+  /** What a form holds is known at its end alone: what was answered before is told apart there, before anything is made. */
+  private async form(change: Change): Promise<StoredAnswer> {
+    const { exchange, params, attempt } = change;
+    let first: StoredAnswer | undefined;
+    const call = this.callOf(exchange, params, new RequestBody(""), async (digest) => {
+      first = await attempt.first(digest);
+      if (first !== undefined) throw new TendonError("CANCELLED", "it was answered before");
+    });
+    try {
+      return await this.make(change, call);
+    } catch (error) {
+      if (first !== undefined) return first;
+      throw error;
+    }
+  }
+
+  private async make({ route, attempt }: Change, call: ApiCall): Promise<StoredAnswer> {
+    let stored: StoredAnswer | undefined;
+    try {
+      const answer = await route.handle(call);
+      if ("written" in answer) throw new Error("a POST answers with JSON");
+      stored = { status: 200, text: textOf(answer) };
+      return stored;
+    } finally {
+      attempt.end(stored);
+    }
+  }
+
+  private callOf(
+    exchange: HttpExchange,
+    params: ApiCall["params"],
+    body: RequestBody,
+    onWholeForm: (digest: string) => Promise<void> = async () => {},
+  ): ApiCall {
     const { request, response, requestId, url } = exchange;
     const gone = new AbortController();
     response.once("close", () => gone.abort(new TendonError("CANCELLED", "the caller went away")));
@@ -115,6 +153,7 @@ class HttpApi {
       params,
       query: url.searchParams,
       body,
+      form: (limits) => readForm(request, limits, onWholeForm),
       services,
       exchange,
       signal: gone.signal,

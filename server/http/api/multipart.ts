@@ -2,6 +2,7 @@
 import type { IncomingMessage } from "node:http";
 import { Busboy, type BusboyFileStream } from "@fastify/busboy";
 import { invalidField, messageOf, TendonError } from "../../../kit/errors.ts";
+import { FormDigest } from "./form-digest.ts";
 
 export type FormPart =
   | { readonly kind: "field"; readonly name: string; readonly value: string }
@@ -26,10 +27,17 @@ const MAX_FIELD_BYTES = 64 * 1024;
 const MAX_DROPPED_BYTES = 128 * 1024 * 1024;
 
 /**
- * INVALID_FIELD for what is no such form or has more parts than wanted, CANCELLED when it breaks off. Ends at the last part.
+ * INVALID_FIELD for what is no such form or has more parts than wanted, CANCELLED when it breaks off. Ends after the last part,
+ * once `onWhole` has been told the digest of all parts: the same for forms that differ in what separates their parts alone.
+ * What that rejects with ends the form.
  */
-export async function* readForm(request: IncomingMessage, limits: FormLimits): AsyncGenerator<FormPart> {
+export async function* readForm(
+  request: IncomingMessage,
+  limits: FormLimits,
+  onWhole: (digest: string) => Promise<void>,
+): AsyncGenerator<FormPart> {
   const parts = new PartQueue();
+  const digest = new FormDigest();
   const parser = parserOf(request, limits, parts);
   const brokeOff = () => {
     if (!request.complete) parts.fail(new TendonError("CANCELLED", "the request broke off"));
@@ -39,11 +47,13 @@ export async function* readForm(request: IncomingMessage, limits: FormLimits): A
   try {
     for (;;) {
       const part = await parts.next();
-      if (part === undefined) return;
-      if (part.kind === "field") yield part;
-      else {
+      if (part === undefined) return await onWhole(digest.end());
+      if (part.kind === "field") {
+        digest.field(part);
+        yield part;
+      } else {
         const { stream, ...facts } = part;
-        yield { ...facts, bytes: parts.reading(stream) };
+        yield { ...facts, bytes: digest.file(facts, parts.reading(stream)) };
         stream.resume();
       }
     }

@@ -8,7 +8,7 @@ import {
 import type { ApiAnswer, ApiCall, ApiRoute } from "../api-route.ts";
 import { route } from "../api-route.ts";
 import { limitOf, pageOf, valuesOf } from "../list-query.ts";
-import { type FormPart, readForm } from "../multipart.ts";
+import type { FormPart } from "../multipart.ts";
 import { sendBytes } from "../send-bytes.ts";
 import { fileJson } from "./file-json.ts";
 
@@ -37,11 +37,11 @@ export function fileRoutes(): ApiRoute[] {
   ];
 }
 
-async function uploadFile({ services, exchange, requestId }: ApiCall) {
+async function uploadFile({ services, exchange, form: read, requestId }: ApiCall) {
   const length = Number(exchange.request.headers["content-length"] ?? 0);
   if (length > MAX_REQUEST_BYTES)
     throw new TendonError("MESSAGE_TOO_LARGE", `the body has more than ${MAX_REQUEST_BYTES} bytes`);
-  const form = readForm(exchange.request, { files: 1, fields: 8 });
+  const form = read({ files: 1, fields: 8 });
   try {
     const { file } = await services.upload(method.uploadFile, uploadOf(form, requestId));
     return fileJson(file!);

@@ -7,7 +7,7 @@ import {
 } from "../../../../proto/gen/tendon/v1/skill_service_pb.js";
 import { type ApiAnswer, type ApiCall, type ApiRoute, route } from "../api-route.ts";
 import { limitOf, pageOf } from "../list-query.ts";
-import { type FormPart, readForm } from "../multipart.ts";
+import type { FormPart } from "../multipart.ts";
 import { sendBytes } from "../send-bytes.ts";
 import { skillJson, skillVersionJson } from "./skill-json.ts";
 
@@ -56,8 +56,8 @@ export function skillRoutes(): ApiRoute[] {
   ];
 }
 
-async function upload({ services, exchange, requestId }: ApiCall, skillId: string) {
-  const form = readForm(exchange.request, { files: MOST_FILES, fields: 8 });
+async function upload({ services, form: read, requestId }: ApiCall, skillId: string) {
+  const form = read({ files: MOST_FILES, fields: 8 });
   try {
     return await services.upload(method.uploadSkill, partsOf(form, { skillId, requestId }));
   } finally {

@@ -1,0 +1,75 @@
+/** What is asked for again because its answer was lost, by the official client by itself. */
+import Anthropic, { toFile } from "@anthropic-ai/sdk";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { startServer, type TestServer } from "../kit/server.ts";
+import { startTcpRelay } from "../kit/tcp-relay.ts";
+
+let database: TestDatabase;
+let server: TestServer;
+let beta: Anthropic["beta"];
+
+beforeAll(async () => {
+  database = await createTestDatabase();
+  server = await startServer({ databaseUrl: database.url });
+  ({ beta } = new Anthropic({ baseURL: server.url, apiKey: server.adminKey, maxRetries: 0 }));
+});
+afterAll(async () => {
+  await server?.stop();
+  await database?.drop();
+});
+
+const manifest = "---\nname: greet\ndescription: Greets.\n---\nSay hello.\n";
+const skillFiles = async () => [await toFile(Buffer.from(manifest), "greet/SKILL.md")];
+const say = (text: string) => ({ type: "user.message" as const, content: [{ type: "text" as const, text }] });
+const all = async <T>(pages: AsyncIterable<T>) => {
+  const items: T[] = [];
+  for await (const item of pages) items.push(item);
+  return items;
+};
+
+/** By a client that hears nothing of the answer to its first request: the connection breaks as the answer begins. */
+async function withFirstAnswerLost<T>(run: (retrying: Anthropic["beta"]) => Promise<T>): Promise<T> {
+  let lost = 0;
+  const relay = await startTcpRelay(server.port, (bytes) => {
+    if (lost > 0 || bytes.toString("latin1", 0, 9) !== "HTTP/1.1 ") return;
+    lost += 1;
+    relay.cut();
+  });
+  try {
+    const baseURL = `http://127.0.0.1:${relay.port}`;
+    const made = await run(new Anthropic({ baseURL, apiKey: server.adminKey, maxRetries: 2 }).beta);
+    expect(lost).toBe(1);
+    return made;
+  } finally {
+    await relay.close();
+  }
+}
+
+describe("what the official client sends again by itself, because the answer was lost", () => {
+  it("is made once: files, skills, their versions, and what is as large as it may be", async () => {
+    const skill = await beta.skills.create({ files: await skillFiles() });
+    const agent = await beta.agents.create({ name: "told", model: "m" });
+    const environment = await beta.environments.create({ name: "told" });
+    const session = await beta.sessions.create({ agent: agent.id, environment_id: environment.id });
+    const long = "long ".repeat(10_000);
+    const [file, made, version, { data: sent }] = await Promise.all([
+      withFirstAnswerLost(async ({ files }) =>
+        files.upload({ file: await toFile(Buffer.from("once"), "once.txt"), expires_in_seconds: 3600 }),
+      ),
+      withFirstAnswerLost(async ({ skills }) =>
+        skills.create({ files: await skillFiles(), display_name: "once" }),
+      ),
+      withFirstAnswerLost(async ({ skills }) =>
+        skills.versions.create(skill.id, { files: await skillFiles() }),
+      ),
+      withFirstAnswerLost(({ sessions }) => sessions.events.send(session.id, { events: [say(long)] })),
+    ]);
+    expect((await all(beta.files.list())).map(({ id }) => id)).toEqual([file.id]);
+    expect((await all(beta.skills.list())).map(({ id }) => id)).toEqual([made.id, skill.id]);
+    const versions = (await all(beta.skills.versions.list(skill.id))).map(({ id }) => id);
+    expect(versions).toEqual([version.id, skill.latest_version_id]);
+    const said = await all(beta.sessions.events.list(session.id, { types: ["user.message"] }));
+    expect(said.map(({ id }) => id)).toEqual(sent?.map(({ id }) => id));
+  });
+});
