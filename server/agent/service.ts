@@ -18,15 +18,18 @@ import type {
   UpdateAgentRequest,
 } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { Cursor, PageRequest } from "../store/page.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import { checkMembersExist, withPinnedMembers } from "./members.ts";
 import { checkAgentSpec } from "./rules.ts";
 
 export interface AgentDeps {
   readonly agents: AgentStore;
   readonly skills: Pick<AgentSkills, "check">;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly defaultWorkspaceId: string;
 }
 
@@ -45,15 +48,15 @@ export class AgentServiceHandler implements ServiceImplementation<typeof AgentSe
     const wanted = spec ?? create(AgentSpecSchema);
     checkAgentSpec(wanted);
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
-    const members = await checkMembersExist(this.agents, wanted, workspaceId);
-    await this.deps.skills.check(wanted, workspaceId);
-    const agent = await this.agents.create({
-      id: newId("agent"),
-      workspaceId,
-      spec: pinMembers ? withPinnedMembers(wanted, members) : wanted,
-      request: { requestId, contentHash: contentHash(AgentSpecSchema, wanted) },
-    });
-    return { agent };
+    const request = { requestId, contentHash: contentHash(AgentSpecSchema, wanted) };
+    const make = async () => {
+      const members = await checkMembersExist(this.agents, wanted, workspaceId);
+      await this.deps.skills.check(wanted, workspaceId);
+      const spec = pinMembers ? withPinnedMembers(wanted, members) : wanted;
+      return this.agents.create({ id: newId("agent"), workspaceId, spec, request });
+    };
+    const claim = { ...request, workspaceId, scope: SCOPES.agent };
+    return { agent: await madeOnce(this.deps.requestIds, claim, make, (id) => this.agents.find(id, 0)) };
   }
 
   async getAgent({ agentId, version }: GetAgentRequest, context: RpcContext) {

@@ -11,6 +11,7 @@ import {
   RunDeploymentRequestSchema,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import type { Principal } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { SessionCreation } from "../ports/session-creation.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type {
@@ -21,6 +22,7 @@ import type {
   RunStart,
 } from "../store/deployment-runs.ts";
 import type { DeploymentRecord, DeploymentStore } from "../store/deployments.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { NewSession } from "../store/sessions.ts";
 import { sessionRequest } from "./rules.ts";
 import { isPassing, runFailure, UNKNOWN_FAILURE } from "./run-failures.ts";
@@ -28,8 +30,9 @@ import { isPassing, runFailure, UNKNOWN_FAILURE } from "./run-failures.ts";
 export interface RunDeps {
   readonly deployments: Pick<DeploymentStore, "find">;
   readonly agents: Pick<AgentStore, "find">;
-  readonly deploymentRuns: Pick<DeploymentRunStore, "record">;
-  readonly creation: Pick<SessionCreation, "prepare" | "announce">;
+  readonly deploymentRuns: Pick<DeploymentRunStore, "record" | "find">;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
+  readonly creation: Pick<SessionCreation, "prepared" | "announce">;
   readonly turns: Turns;
   readonly log: Logger;
 }
@@ -41,17 +44,17 @@ export class Runs {
     this.deps = deps;
   }
 
-  /** What a session of it would be now. Changes nothing; fails as CreateSession does. */
-  async prepare({
-    id,
-    workspaceId,
-    spec,
-  }: Pick<DeploymentRecord, "id" | "workspaceId" | "spec">): Promise<NewSession> {
-    const request = sessionRequest(spec);
-    const prepared = await this.deps.creation.prepare(request, callerOf(id, workspaceId), workspaceId);
-    const agent = await this.deps.agents.find(spec.agentId, spec.agentVersion);
-    if (agent?.spec !== undefined) await this.checkMembersLive(agent.spec);
-    return { ...prepared, deploymentId: id };
+  /** What a session of it would be now, until the end of `use`. Changes nothing; fails as CreateSession does. */
+  prepared<T>(
+    { id, workspaceId, spec }: Pick<DeploymentRecord, "id" | "workspaceId" | "spec">,
+    use: (session: NewSession) => Promise<T>,
+  ): Promise<T> {
+    const whose = { principal: callerOf(id, workspaceId), workspaceId };
+    return this.deps.creation.prepared(sessionRequest(spec), whose, async (session) => {
+      const agent = await this.deps.agents.find(spec.agentId, spec.agentVersion);
+      if (agent?.spec !== undefined) await this.checkMembersLive(agent.spec);
+      return use({ ...session, deploymentId: id });
+    });
   }
 
   /** Somebody asks for it. Failures that pass are thrown, others are runs. */
@@ -59,6 +62,13 @@ export class Runs {
     const { requestId } = request;
     const content = contentHash(RunDeploymentRequestSchema, { ...request, requestId: "" });
     const start = { kind: "manual", request: { requestId, contentHash: content } } as const;
+    const claim = { ...start.request, workspaceId: deployment.workspaceId, scope: SCOPES.deploymentRun };
+    const { requestIds, deploymentRuns } = this.deps;
+    const make = () => this.runNow(deployment, start);
+    return madeOnce(requestIds, claim, make, (id) => deploymentRuns.find(id));
+  }
+
+  private async runNow(deployment: DeploymentRecord, start: RunStart): Promise<RunRecord> {
     let current: DeploymentRecord | undefined = deployment;
     const recorded = await this.deps.turns.untilDone(deployment.id, async () => {
       current ??= await this.deps.deployments.find(deployment.id);
@@ -91,7 +101,7 @@ export class Runs {
 
   private async record(deployment: DeploymentRecord, start: RunStart): Promise<RecordedRun | undefined> {
     try {
-      return await this.write(deployment, start, { session: await this.prepare(deployment) });
+      return await this.prepared(deployment, (session) => this.write(deployment, start, { session }));
     } catch (error) {
       if (!isTendonError(error) || isPassing(error) || isAboutRun(error)) throw error;
       return this.write(deployment, start, { failure: runFailure(error) });

@@ -30,11 +30,13 @@ import type {
   UpdateDeploymentRequest,
 } from "../../proto/gen/tendon/v1/deployment_service_pb.js";
 import { actorOf, maySee, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { SessionCreation } from "../ports/session-creation.ts";
 import type { DeploymentRunStore } from "../store/deployment-runs.ts";
 import type { DeploymentRecord, DeploymentStore, PlannedRun } from "../store/deployments.ts";
 import type { Cursor } from "../store/page.ts";
 import { deploymentArchived } from "../store/refusals.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { OwnVault } from "../store/session-vaults.ts";
 import { toDeploymentMessage, toRunMessage } from "./deployment-message.ts";
 import { planAfter } from "./planning.ts";
@@ -44,6 +46,7 @@ import type { Runs } from "./runs.ts";
 export interface DeploymentServiceDeps {
   readonly deployments: DeploymentStore;
   readonly deploymentRuns: DeploymentRunStore;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly runs: Runs;
   readonly creation: Pick<SessionCreation, "sealTokens">;
   readonly turns: Turns;
@@ -63,20 +66,25 @@ export class DeploymentServiceHandler implements ServiceImplementation<typeof De
 
   async createDeployment({ requestId, spec: said }: CreateDeploymentRequest, context: RpcContext) {
     const wanted = said ?? create(DeploymentSpecSchema);
-    const id = newId("deployment");
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
-    const spec = await this.checked({ id, workspaceId, spec: wanted });
-    const record = await this.deps.deployments.create({
-      id,
-      workspaceId,
-      spec,
-      planned: planAfter(id, spec, this.nowMs()),
-      most: MAX_DEPLOYMENTS,
-      tokens: await this.sealed(wanted, { workspaceId, actor: actorOf(principalOf(context)) }),
-      // Of all but the tokens: a hash of one would let whoever has the database guess it.
-      request: { requestId, contentHash: contentHash(DeploymentSpecSchema, withoutTokens(wanted)) },
-    });
-    return this.answer(record);
+    // Of all but the tokens: a hash of one would let whoever has the database guess it.
+    const request = { requestId, contentHash: contentHash(DeploymentSpecSchema, withoutTokens(wanted)) };
+    const { deployments, requestIds } = this.deps;
+    const make = async () => {
+      const id = newId("deployment");
+      const spec = await this.checked({ id, workspaceId, spec: wanted });
+      return deployments.create({
+        id,
+        workspaceId,
+        spec,
+        planned: planAfter(id, spec, this.nowMs()),
+        most: MAX_DEPLOYMENTS,
+        tokens: await this.sealed(wanted, { workspaceId, actor: actorOf(principalOf(context)) }),
+        request,
+      });
+    };
+    const claim = { ...request, workspaceId, scope: SCOPES.deployment };
+    return this.answer(await madeOnce(requestIds, claim, make, (id) => deployments.find(id)));
   }
 
   async getDeployment({ deploymentId }: GetDeploymentRequest, context: RpcContext) {
@@ -202,8 +210,9 @@ export class DeploymentServiceHandler implements ServiceImplementation<typeof De
     checkDeploymentSpec(deployment.spec);
     const spec = withoutTokens(deployment.spec);
     try {
-      const { agentVersion, environmentId } = await this.deps.runs.prepare({ ...deployment, spec });
-      return Object.assign(spec, { agentVersion, environmentId });
+      return await this.deps.runs.prepared({ ...deployment, spec }, async ({ agentVersion, environmentId }) =>
+        Object.assign(spec, { agentVersion, environmentId }),
+      );
     } catch (error) {
       throw inSpec(error);
     }

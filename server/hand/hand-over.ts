@@ -34,9 +34,7 @@ export class HandOvers {
     const { hands } = this.deps.store;
     const hand = await visibleHand(hands, request.handId, principal);
     const workspaceId = await hands.workspaceOfSession(toSessionId);
-    if (workspaceId === undefined || !maySee(principal, workspaceId) || workspaceId !== hand.workspaceId) {
-      throw notFound("session", toSessionId);
-    }
+    const isThere = workspaceId === hand.workspaceId && maySee(principal, workspaceId);
     const lease = leaseOf(principal, request.lease);
     const content = create(HandOverRequestSchema, { handId: hand.handId, toSessionId, toSlot });
     const handedOver = await hands.handOver({
@@ -46,6 +44,7 @@ export class HandOvers {
       lease,
       claim: { requestId, contentHash: contentHash(HandOverRequestSchema, content) },
       check: () => {
+        if (!isThere) throw notFound("session", toSessionId);
         if (hand.sessionId === undefined && principal.kind === "harness") throw needsSession();
         if (hand.sessionId === toSessionId) throw alreadyThere(hand);
       },

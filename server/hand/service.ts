@@ -34,7 +34,7 @@ import type { HandOvers } from "./hand-over.ts";
 import { leaseOf, needsSession } from "./lease-claim.ts";
 import { type Provisioner, provisionError } from "./provisioner.ts";
 import { checkSlot } from "./rules.ts";
-import { checkStoredFiles } from "./stored-resources.ts";
+import { missingStoredFile } from "./stored-resources.ts";
 import type { ToolLists } from "./tool-lists.ts";
 import type { WorkerOffers } from "./worker-offers.ts";
 
@@ -67,7 +67,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
     if (request.sessionId === "" && principal.kind === "harness") throw needsSession();
     const workspaceId = await this.workspaceFor(request, principal);
     refuseNul(request.resources, "resources");
-    await checkStoredFiles(this.deps.store.blobs, workspaceId, request.resources);
+    const refusal = await missingStoredFile(this.deps.store.blobs, workspaceId, request.resources);
     if (request.sessionId !== "" && request.environmentId === "")
       await this.parts.offers.checkHandsServe(request.sessionId, request.slot);
     const opened = await this.deps.store.hands.open({
@@ -84,6 +84,7 @@ export class HandServiceHandler implements ServiceImplementation<typeof HandServ
       toolUseId: undefined,
       declaredSlotsOnly: false,
       speculative: request.speculative,
+      refusal,
     });
     if (opened.kind === "not_declared") throw new Error("no slot was to be refused");
     if (opened.kind === "too_many")

@@ -1,5 +1,5 @@
 /** Stored files that hands are given: there when the hand is asked for, and read by the agent that makes it. */
-import { invalidField, notFound } from "../../kit/errors.ts";
+import { invalidField, notFound, type TendonError } from "../../kit/errors.ts";
 import type {
   ReadResourceRequest,
   ReadResourceResponse,
@@ -13,18 +13,19 @@ import { skillFiles } from "./skill-files.ts";
 
 type Blobs = Pick<BlobStore, "find" | "read">;
 
-/** INVALID_FIELD for a file that the workspace does not have. */
-export async function checkStoredFiles(
+/** INVALID_FIELD for the first that the workspace does not have. */
+export async function missingStoredFile(
   blobs: Blobs,
   workspaceId: string,
   resources: readonly HandResource[],
-): Promise<void> {
+): Promise<TendonError | undefined> {
   for (const [index, { kind }] of resources.entries()) {
     if (kind.case !== "storedFile") continue;
     const { sha256 } = kind.value;
     if ((await blobs.find(workspaceId, sha256)) === undefined)
-      throw invalidField(`resources[${index}].stored_file.sha256`, `the workspace has no file "${sha256}"`);
+      return invalidField(`resources[${index}].stored_file.sha256`, `the workspace has no file "${sha256}"`);
   }
+  return undefined;
 }
 
 /** Only what a hand that this agent is to make was given. */

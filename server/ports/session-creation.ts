@@ -7,10 +7,16 @@ import type { Principal } from "./principal.ts";
 
 export interface SessionCreation {
   /**
-   * What CreateSession would make of the request now. Changes nothing. NOT_FOUND, AGENT_ARCHIVED, ENVIRONMENT_ARCHIVED,
-   * VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED, MESSAGE_TOO_LARGE.
+   * What CreateSession would make of the request now; changes nothing. What is done with it is done by the end of `use`: until
+   * then the bytes of files that its events name count against what the server may have in memory. NOT_FOUND, AGENT_ARCHIVED,
+   * ENVIRONMENT_ARCHIVED, VAULT_ARCHIVED, MEMORY_STORE_ARCHIVED, NOT_CONFIGURED, INVALID_FIELD, EVENT_TYPE_NOT_ALLOWED,
+   * MESSAGE_TOO_LARGE, UNAVAILABLE.
    */
-  prepare(request: CreateSessionRequest, principal: Principal, workspaceId: string): Promise<NewSession>;
+  prepared<T>(
+    request: CreateSessionRequest,
+    whose: { readonly principal: Principal; readonly workspaceId: string },
+    use: (session: NewSession) => Promise<T>,
+  ): Promise<T>;
   /**
    * The tokens that come with these repositories, sealed: for this vault, or a new one. Undefined for none. The URLs are ones
    * that `prepare` has taken. INVALID_FIELD, NOT_CONFIGURED while no proxy has published a key.

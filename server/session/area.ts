@@ -36,6 +36,8 @@ const MAX_ASSEMBLY_BYTES = 256 * 1024 * 1024;
 export interface SessionAreaDeps
   extends Omit<SessionServiceDeps, "assembly" | "hub" | "endings" | "relay">,
     Pick<ResourceServiceDeps, "sessionResources" | "filesChanged"> {
+  /** Not set: one of 256 MiB. */
+  readonly assembly?: ByteBudget;
   /** Without one, other replicas' appends are found by asking, within a second. */
   readonly hints: HintListener | undefined;
   readonly replicaId: string;
@@ -61,7 +63,7 @@ export interface SessionArea extends Area {
 export function createSessionArea(deps: SessionAreaDeps): SessionArea {
   const { events, sessions } = deps;
   const hub = new Hub(deps);
-  const assembly = new ByteBudget(MAX_ASSEMBLY_BYTES);
+  const assembly = deps.assembly ?? new ByteBudget(MAX_ASSEMBLY_BYTES);
   const endings = new TreeEndings({ ...deps, hub, relay: () => relay });
   const handler = new SessionServiceHandler({ ...deps, assembly, hub, endings, relay: () => relay });
   const stopThread = (threadId: string) => handler.stopThread(threadId);
@@ -96,10 +98,10 @@ export function createSessionArea(deps: SessionAreaDeps): SessionArea {
       stop: ({ rootSessionId, sessionIds }) => endings.interrupt(rootSessionId, sessionIds),
     },
     creation: {
-      async prepare(request, principal, workspaceId) {
+      async prepared(request, { principal, workspaceId }, use) {
         const given = new GivenFiles(deps.files, assembly);
         try {
-          return await newSession(deps, request, principal, workspaceId, given);
+          return await use(await newSession(deps, request, principal, workspaceId, given));
         } finally {
           given.close();
         }

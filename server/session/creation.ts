@@ -25,8 +25,8 @@ import type { SecretSealing } from "../ports/secret-sealing.ts";
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
-import type { RequestIdStore } from "../store/request-ids.ts";
-import type { NewSession, SessionRecord, SessionStore } from "../store/sessions.ts";
+import { SCOPES } from "../store/request-ids.ts";
+import type { NewSession } from "../store/sessions.ts";
 import type { VaultStore } from "../store/vaults.ts";
 import type { GivenFiles } from "./given-files.ts";
 import { withRubrics } from "./outcome-definitions.ts";
@@ -173,23 +173,10 @@ export function checkTexts({
   refuseNul(vaultIds, "vault_ids");
 }
 
-/**
- * The session that the same request has made before. What it was made of may be gone by now, or archived, so a repeat may be
- * no request that could be carried out.
- */
-export async function earlierSession(
-  {
-    requestIds,
-    sessions,
-  }: { requestIds: Pick<RequestIdStore, "madeBy">; sessions: Pick<SessionStore, "find"> },
-  request: CreateSessionRequest,
-  workspaceId: string,
-): Promise<SessionRecord | undefined> {
+/** By which a repeat is told. */
+export function creationClaim(request: CreateSessionRequest, workspaceId: string) {
   const { requestId } = request;
-  if (requestId.includes("\0")) return undefined;
-  const claim = { workspaceId, scope: "session", requestId, contentHash: hashOf(request) };
-  const sessionId = await requestIds.madeBy(claim);
-  return sessionId === undefined ? undefined : sessions.find(sessionId);
+  return { workspaceId, scope: SCOPES.session, requestId, contentHash: hashOf(request) };
 }
 
 /** A hash of a token would let whoever has the database guess it: repeats are told by all the rest. */

@@ -23,9 +23,11 @@ import {
   ImportSessionStartSchema,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { Principal } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { CopiedEvent, LogCopyStore } from "../store/log-copies.ts";
 import { LogFold } from "../store/log-fold.ts";
-import type { ChangedSession } from "../store/sessions.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
+import type { ChangedSession, SessionStore } from "../store/sessions.ts";
 import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
 import { checkImported } from "./rules.ts";
@@ -36,6 +38,8 @@ const BATCH_BYTES = 4 * 1024 * 1024;
 
 export interface ImportDeps extends CreationDeps {
   readonly logCopies: LogCopyStore;
+  readonly sessions: Pick<SessionStore, "find">;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
 }
 
 export interface ImportCall {
@@ -53,10 +57,10 @@ export async function importLog(deps: ImportDeps, call: ImportCall): Promise<Cha
   const start = first.kind.value;
   checkTexts(start);
   const { workspaceId } = call;
-  await checkVaults(deps.vaults, start.vaultIds, workspaceId);
-  const reader = new LineReader(call.budget, MAX_LINE_BYTES);
-  // What was imported already is read for its digest alone.
+  // What was imported already is read for its digest alone: what it named may be gone by now.
   const isRepeat = await deps.logCopies.wasImported(workspaceId, start.requestId);
+  if (!isRepeat) await checkVaults(deps.vaults, start.vaultIds, workspaceId);
+  const reader = new LineReader(call.budget, MAX_LINE_BYTES);
   const copy = new IncomingLog(call.principal, workspaceId, isRepeat ? undefined : deps.logCopies);
   try {
     for await (const line of reader.read(chunksOf(requests))) await copy.take(line);
@@ -66,16 +70,24 @@ export async function importLog(deps: ImportDeps, call: ImportCall): Promise<Cha
         contentHash(ImportSessionStartSchema, create(ImportSessionStartSchema, { ...start, requestId: "" })),
       )
       .update(reader.sha256());
-    return await deps.logCopies.finish({
-      sessionId: copy.sessionId,
-      workspaceId,
-      ...(await describe(deps, header, start, workspaceId)),
-      vaultIds: start.vaultIds,
-      budget: budgetText(start.budget),
-      archived: header.archived,
-      head,
-      fold,
-      request: { requestId: start.requestId, contentHash: requestHash.digest() },
+    const request = { requestId: start.requestId, contentHash: requestHash.digest() };
+    const finish = async () =>
+      deps.logCopies.finish({
+        sessionId: copy.sessionId,
+        workspaceId,
+        ...(await describe(deps, header, start, workspaceId)),
+        vaultIds: start.vaultIds,
+        budget: budgetText(start.budget),
+        archived: header.archived,
+        head,
+        fold,
+        request,
+      });
+    const claim = { ...request, workspaceId, scope: SCOPES.import };
+    return await madeOnce(deps.requestIds, claim, finish, async (id) => {
+      const session = await deps.sessions.find(id);
+      if (session !== undefined) await deps.logCopies.discard(copy.sessionId).catch(() => {});
+      return session && { session, appended: undefined };
     });
   } catch (error) {
     // What cannot be erased now is erased later.

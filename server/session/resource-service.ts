@@ -7,7 +7,7 @@ import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
 import { Turns } from "../../kit/turns.ts";
-import type { SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
+import type { FileInput, SessionResource } from "../../proto/gen/tendon/v1/session_pb.js";
 import {
   type CreateSessionResourceRequest,
   CreateSessionResourceRequestSchema,
@@ -19,8 +19,10 @@ import {
 } from "../../proto/gen/tendon/v1/session_resource_service_pb.js";
 import type { FileAttachments } from "../ports/files.ts";
 import { actorOf, maySee, principalOf } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { SecretSealing } from "../ports/secret-sealing.ts";
 import { resourcesOf } from "../ports/session-message.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { SessionResourceStore } from "../store/session-resources.ts";
 import type { OwnVault } from "../store/session-vaults.ts";
 import type { SessionRecord, SessionStore } from "../store/sessions.ts";
@@ -30,6 +32,7 @@ import { fileResource } from "./resources.ts";
 export interface ResourceServiceDeps {
   readonly sessions: Pick<SessionStore, "find">;
   readonly sessionResources: SessionResourceStore;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly files: FileAttachments;
   readonly sealing: SecretSealing;
   /** What the session was given has changed: its hands are brought up to date. Does not reject, and is not waited for long. */
@@ -47,27 +50,39 @@ export class ResourceServiceHandler implements ServiceImplementation<typeof Sess
 
   async createSessionResource(request: CreateSessionResourceRequest, context: RpcContext) {
     const { sessionId, requestId } = request;
-    const session = await this.find(sessionId, context);
+    const { workspaceId } = await this.find(sessionId, context);
     const kind = request.resource?.kind;
     if (kind?.case !== "file")
       throw invalidField("resource", "a living session is given files alone; all else when it is made");
     refuseNul(requestId, "request_id");
-    const inputs = [{ file: kind.value, field: "resource.file" }];
+    const made = {
+      requestId,
+      contentHash: contentHash(CreateSessionResourceRequestSchema, { ...request, requestId: "" }),
+    };
+    const add = () => this.addFile(kind.value, { sessionId, workspaceId, request: made });
+    const claim = { ...made, workspaceId, scope: SCOPES.sessionResource(sessionId) };
+    const resource = await madeOnce(this.deps.requestIds, claim, add, async (id) => {
+      const session = await this.deps.sessions.find(sessionId);
+      return session && resourcesOf(session.resources).find((there) => there.id === id);
+    });
+    return { resource };
+  }
+
+  private async addFile(
+    file: FileInput,
+    session: Pick<Parameters<SessionResourceStore["addFile"]>[0], "sessionId" | "workspaceId" | "request">,
+  ): Promise<SessionResource> {
     // Whether its place is free is asked when it is added: a repeat's is taken, by what the first one added.
+    const inputs = [{ file, field: "resource.file" }];
     const [attachment] = await this.deps.files.attach(inputs, session.workspaceId);
     const resource = await this.deps.sessionResources.addFile({
-      sessionId,
-      workspaceId: session.workspaceId,
+      ...session,
       resource: fileResource(attachment!, this.deps.clock.nowMs()),
       copy: attachment!.copy,
       check: (there) => this.deps.files.checkPlace(attachment!.attached.mountPath, pathsOf(there)),
-      request: {
-        requestId,
-        contentHash: contentHash(CreateSessionResourceRequestSchema, { ...request, requestId: "" }),
-      },
     });
-    await this.deps.filesChanged(sessionId);
-    return { resource };
+    await this.deps.filesChanged(session.sessionId);
+    return resource;
   }
 
   async getSessionResource({ sessionId, resourceId }: GetSessionResourceRequest, context: RpcContext) {

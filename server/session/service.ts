@@ -1,10 +1,9 @@
 /** SessionService: parse → decide → store → answer. */
 import { create } from "@bufbuild/protobuf";
 import type { ByteBudget } from "../../kit/byte-budget.ts";
-import { contentHash } from "../../kit/canonical-json.ts";
 import type { Clock } from "../../kit/clock.ts";
-import { invalidField, isTendonError, notFound, TendonError } from "../../kit/errors.ts";
-import { isId, isSessionId, newId } from "../../kit/ids.ts";
+import { invalidField, notFound, TendonError } from "../../kit/errors.ts";
+import { isId, isSessionId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import type { ServiceImplementation } from "../../kit/rpc/service.ts";
@@ -30,10 +29,11 @@ import type {
   WakeSessionRequest,
   WatchEventsRequest,
 } from "../../proto/gen/tendon/v1/session_service_pb.js";
-import { EventText, ForkSessionRequestSchema } from "../../proto/gen/tendon/v1/session_service_pb.js";
+import { EventText } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { HandControl } from "../ports/hand-control.ts";
 import type { HarnessDispatch } from "../ports/harness-dispatch.ts";
 import { principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import { toSessionMessage } from "../ports/session-message.ts";
 import type { BudgetStore } from "../store/budgets.ts";
 import type { CheckpointStore } from "../store/checkpoints.ts";
@@ -47,10 +47,11 @@ import type { ChangedSession, SessionRecord, SessionStanding, SessionStore } fro
 import type { ThreadStore } from "../store/threads.ts";
 import type { WorkStore } from "../store/work.ts";
 import { changedAgent } from "./agent-change.ts";
-import { budgetText, type CreationDeps, checkTexts, earlierSession, newSession } from "./creation.ts";
+import { budgetText, type CreationDeps, checkTexts, creationClaim, newSession } from "./creation.ts";
 import { emitEvents, traceParentOf } from "./emit-events.ts";
 import { toEventMessage } from "./event-message.ts";
 import { exportLog } from "./export-log.ts";
+import { forkLog } from "./fork-log.ts";
 import { GivenFiles } from "./given-files.ts";
 import type { Hub } from "./hub.ts";
 import { importLog } from "./import-log.ts";
@@ -63,7 +64,6 @@ import { checkIsAdmin, checkMaySee, checkReadsInternal } from "./rules.ts";
 import { boundsOf } from "./slice.ts";
 import type { TreeEndings } from "./tree-endings.ts";
 import type { TreeRelay } from "./tree-relay.ts";
-import { checkVaults } from "./vault-check.ts";
 import { startOf, watchLog } from "./watch.ts";
 import { isWorker, shownToWorker, type WorkerPrincipal } from "./worker-view.ts";
 
@@ -113,15 +113,17 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
     const principal = principalOf(context);
     const workspaceId = workspaceOf(principal, this.deps.defaultWorkspaceId);
     const given = new GivenFiles(this.deps.files, this.deps.assembly);
-    try {
+    const make = async () => {
       const wanted = await newSession(this.deps, request, principal, workspaceId, given);
       const made = await this.deps.sessions.create(wanted);
       const hasOutcome = wanted.events.some(definesOutcome);
       return this.changed(await traced(this.deps.events, made, traceParentOf(context)), hasOutcome);
-    } catch (error) {
-      const session = isTendonError(error) && (await earlierSession(this.deps, request, workspaceId));
-      if (!session) throw error;
-      return this.changed({ session, appended: undefined });
+    };
+    try {
+      return await madeOnce(this.deps.requestIds, creationClaim(request, workspaceId), make, async (id) => {
+        const session = await this.deps.sessions.find(id);
+        return session && this.changed({ session, appended: undefined });
+      });
     } finally {
       given.close();
     }
@@ -296,26 +298,8 @@ export class SessionServiceHandler implements ServiceImplementation<typeof Sessi
   }
 
   async forkSession(request: ForkSessionRequest, context: RpcContext) {
-    const { sessionId, requestId, title, vaultIds } = request;
-    const { workspaceId, head } = await this.standing(sessionId, context);
-    checkTexts(request);
-    await checkVaults(this.deps.vaults, vaultIds, workspaceId);
-    // The head only says where to end when no position does: a repeat is the same request wherever the log is by then.
-    const position = request.position === 0n ? head : startOf(sessionId, request.position, head, "position");
-    const fork = await this.deps.logCopies.fork({
-      sessionId: newId("session"),
-      workspaceId,
-      originSessionId: sessionId,
-      position,
-      title: title === "" ? undefined : title,
-      vaultIds,
-      budget: budgetText(request.budget),
-      request: {
-        requestId,
-        contentHash: contentHash(ForkSessionRequestSchema, { ...request, requestId: "" }),
-      },
-    });
-    return this.changed(fork);
+    const standing = () => this.standing(request.sessionId, context);
+    return this.changed(await forkLog(this.deps, request, { principal: principalOf(context), standing }));
   }
 
   async *exportSession({ sessionId, withInternal }: ExportSessionRequest, context: RpcContext) {

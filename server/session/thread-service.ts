@@ -1,6 +1,6 @@
 /** ThreadService: parse → decide → store → answer. */
 import { toJsonString } from "@bufbuild/protobuf";
-import { notFound, TendonError } from "../../kit/errors.ts";
+import { isTendonError, notFound, TendonError } from "../../kit/errors.ts";
 import { isId, isSessionId, newId } from "../../kit/ids.ts";
 import { refuseNul } from "../../kit/nul.ts";
 import { decodePageToken, encodePageToken, type PageQuery } from "../../kit/page-token.ts";
@@ -55,10 +55,22 @@ export class ThreadServiceHandler implements ServiceImplementation<typeof Thread
   }
 
   async createThread(request: CreateThreadRequest, context: RpcContext) {
-    const { sessionId, requestId, title, message, hands } = request;
+    const { sessionId, requestId, title } = request;
     refuseNul(requestId, "request_id");
     refuseNul(title, "title");
     const parent = await this.find(sessionId, context);
+    try {
+      return await this.newThread(parent, request, context);
+    } catch (error) {
+      // A call is run again after a crash, and what it names may be gone since it was run first.
+      const first = isTendonError(error) && (await this.deps.threads.madeBefore(sessionId, requestId));
+      if (!first) throw error;
+      return { thread: toSessionMessage(first) };
+    }
+  }
+
+  private async newThread(parent: SessionRecord, request: CreateThreadRequest, context: RpcContext) {
+    const { sessionId, requestId, title, message, hands } = request;
     const root = parent.rootSessionId === undefined ? parent : await this.find(parent.rootSessionId, context);
     const { depth } = await this.place(sessionId, context);
     const bounds = boundsOfTree(root, depth);

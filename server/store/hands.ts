@@ -1,4 +1,5 @@
 /** Hands and their lives. All times are the database's. */
+import type { TendonError } from "../../kit/errors.ts";
 import type { ToolRecord } from "./hand-agents.ts";
 import type { Page, PageRequest } from "./page.ts";
 import type { RequestIdClaim } from "./request-ids.ts";
@@ -61,6 +62,8 @@ export interface OpenHandRequest {
   readonly declaredSlotsOnly: boolean;
   /** Only a guess: a new hand that nothing uses is given back (H4). */
   readonly speculative: boolean;
+  /** Why there is none to be made; the hand of the request id is found all the same. */
+  readonly refusal?: TendonError | undefined;
 }
 
 export type OpenedHand =

@@ -1,5 +1,18 @@
 /** Creations that named a request id: the same request again gets the same thing. */
 
+/** Kinds of creation whose repeats are answered also when what they named is gone. */
+export const SCOPES = {
+  agent: "agent",
+  credential: "credential",
+  deployment: "deployment",
+  deploymentRun: "deployment run",
+  fork: "fork",
+  import: "import",
+  session: "session",
+  sessionResource: (sessionId: string) => `session_resource ${sessionId}`,
+  webhookEndpoint: "webhook_endpoint",
+} as const;
+
 export interface RequestIdClaim {
   /** Client-chosen; empty gives up safe repetition. */
   readonly requestId: string;

@@ -93,7 +93,11 @@ export interface ThreadStore {
    * SESSION_ARCHIVED, INTERRUPTED, THREAD_LIMIT_REACHED (metadata `limit`, `most`).
    */
   create(thread: NewThread): Promise<{ thread: SessionRecord; appends: TreeAppend[] }>;
-  /** Writes to both logs. LEASE_FENCED, SESSION_ARCHIVED, INTERRUPTED, THREAD_STOPPED. */
+  /** What the same call of the session has made before. */
+  madeBefore(parentSessionId: string, callId: string): Promise<SessionRecord | undefined>;
+  /**
+   * Writes to both logs; nothing for what was sent before. LEASE_FENCED, SESSION_ARCHIVED, INTERRUPTED, THREAD_STOPPED.
+   */
   send(request: {
     from: string;
     lease: LeaseClaim;

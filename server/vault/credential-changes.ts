@@ -20,6 +20,7 @@ import {
 } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { actorOf, principalOf, scopeOf } from "../ports/principal.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { SealedFor } from "../ports/secret-sealing.ts";
 import type {
   CredentialChange,
@@ -27,6 +28,7 @@ import type {
   SealedText,
   StoredCredential,
 } from "../store/credentials.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { VaultStore } from "../store/vaults.ts";
 import { reseal } from "./proxy-asks.ts";
 import { checkSealed, checkSecret, checkUse } from "./rules.ts";
@@ -35,6 +37,7 @@ import type { Sealing } from "./sealing.ts";
 export interface CredentialChangesDeps {
   readonly vaults: Pick<VaultStore, "find">;
   readonly credentials: CredentialStore;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly proxies: Pick<ProxyDirectory, "ask">;
   readonly sealing: Sealing;
 }
@@ -59,31 +62,28 @@ export class CredentialChanges {
     }
     const id = request.credentialId || newId("credential");
     const whose = { workspaceId: vault.workspaceId, vaultId, credentialId: id };
-    const { sealed, expiresAtMs } = await this.sealWhole(whose, use, secret);
-    const made = await this.deps.credentials.create({
-      id,
-      vaultId,
-      workspaceId: scope,
-      displayName,
-      metadata: { ...metadata },
-      use,
-      destination,
-      sealed,
-      expiresAtMs,
-      request: { requestId, contentHash: hashWithoutSecret(request) },
-      audit: {
-        actor: actorOf(principalOf(context)),
-        action: "credential.create",
-        subject: id,
-        detail: {
-          vault_id: vaultId,
-          ...describe(use),
-          sealed_by: secret?.form.case === "sealed" ? "caller" : "server",
-        },
+    const made = { requestId, contentHash: hashWithoutSecret(request) };
+    const audit = {
+      actor: actorOf(principalOf(context)),
+      action: "credential.create",
+      subject: id,
+      detail: {
+        vault_id: vaultId,
+        ...describe(use),
+        sealed_by: secret?.form.case === "sealed" ? "caller" : "server",
       },
+    };
+    const make = async () => {
+      const names = { id, vaultId, workspaceId: scope, displayName, metadata: { ...metadata } };
+      const sealed = await this.sealWhole(whose, use, secret);
+      return this.deps.credentials.create({ ...names, use, destination, ...sealed, request: made, audit });
+    };
+    const claim = { ...made, workspaceId: vault.workspaceId, scope: SCOPES.credential };
+    const credential = await madeOnce(this.deps.requestIds, claim, make, async (first) => {
+      return (await this.deps.credentials.find(first, scope))?.credential;
     });
-    if (made === undefined) throw notFound("vault", vaultId);
-    return made;
+    if (credential === undefined) throw notFound("vault", vaultId);
+    return credential;
   }
 
   async update(request: UpdateCredentialRequest, context: RpcContext): Promise<Credential> {

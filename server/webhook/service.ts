@@ -23,14 +23,17 @@ import {
 } from "../../proto/gen/tendon/v1/webhook_service_pb.js";
 import { actorOf, principalOf, scopeOf, workspaceOf } from "../ports/principal.ts";
 import type { ProxyDirectory } from "../ports/proxy-directory.ts";
+import { madeOnce } from "../ports/repeated-creation.ts";
 import type { AuditInput, AuditStore } from "../store/audit.ts";
 import type { Cursor } from "../store/page.ts";
+import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { WebhookEndpointStore, WebhookOutboxStore } from "../store/webhooks.ts";
 import { checkedEvents, checkUrl } from "./rules.ts";
 import { newSigningSecret, sealSigningSecret } from "./signing-secret.ts";
 
 export interface WebhookServiceDeps {
   readonly webhookEndpoints: WebhookEndpointStore;
+  readonly requestIds: Pick<RequestIdStore, "madeBy">;
   readonly webhookOutbox: Pick<WebhookOutboxStore, "list" | "replayOne" | "replaySince">;
   readonly audit: Pick<AuditStore, "record">;
   readonly proxies: Pick<ProxyDirectory, "currentSealingKey" | "isAnyConnected" | "ask">;
@@ -55,16 +58,25 @@ export class WebhookServiceHandler implements ServiceImplementation<typeof Webho
     const enabledEvents = checkedEvents(request.enabledEvents);
     const id = newId("webhookEndpoint");
     const workspaceId = workspaceOf(principalOf(context), this.deps.defaultWorkspaceId);
-    await this.checkUrl(url, workspaceId);
+    const made = {
+      requestId,
+      contentHash: contentHash(CreateWebhookEndpointRequestSchema, { ...request, requestId: "" }),
+    };
     const secret = newSigningSecret();
-    const { endpoint, isNew } = await this.deps.webhookEndpoints.create({
-      ...{ id, workspaceId, url, name, description, enabledEvents },
-      secret: await sealSigningSecret(this.deps.proxies, { workspaceId, endpointId: id }, secret),
-      request: {
-        requestId,
-        contentHash: contentHash(CreateWebhookEndpointRequestSchema, { ...request, requestId: "" }),
-      },
-      audit: audit(context, "webhook_endpoint.create", id),
+    const { webhookEndpoints, proxies, requestIds } = this.deps;
+    const make = async () => {
+      await this.checkUrl(url, workspaceId);
+      return webhookEndpoints.create({
+        ...{ id, workspaceId, url, name, description, enabledEvents },
+        secret: await sealSigningSecret(proxies, { workspaceId, endpointId: id }, secret),
+        request: made,
+        audit: audit(context, "webhook_endpoint.create", id),
+      });
+    };
+    const claim = { ...made, workspaceId, scope: SCOPES.webhookEndpoint };
+    const { endpoint, isNew } = await madeOnce(requestIds, claim, make, async (first) => {
+      const there = await webhookEndpoints.find(first, workspaceId);
+      return there && { endpoint: there, isNew: false };
     });
     return { endpoint, signingSecret: isNew ? secret : "" };
   }

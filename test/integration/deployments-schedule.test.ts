@@ -1,6 +1,7 @@
 /** Schedules of deployments: two replicas look, by a clock that the test moves; the database is real. */
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { ByteBudget } from "../../kit/byte-budget.ts";
 import { armFailpoints } from "../../kit/failpoint.ts";
 import { newId } from "../../kit/ids.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -18,9 +19,12 @@ import { createDeploymentRunStore } from "../../server/store/postgres/deployment
 import { createDeploymentStore } from "../../server/store/postgres/deployments.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
+import { createFileStore } from "../../server/store/postgres/files.ts";
 import type { Pool } from "../../server/store/postgres/pool.ts";
+import { createRequestIdStore } from "../../server/store/postgres/request-ids.ts";
 import { createSessionStore } from "../../server/store/postgres/sessions.ts";
 import { createVaultStore } from "../../server/store/postgres/vaults.ts";
+import { eventually } from "../kit/eventually.ts";
 import { FakeClock } from "../kit/fake-clock.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { createWorld, type SessionReplica, type SessionWorld, startReplica } from "../kit/session-rig.ts";
@@ -32,6 +36,9 @@ let database: TestDatabase;
 let pool: Pool;
 let world: SessionWorld;
 let replicas: SessionReplica[];
+/** What both may have in memory of files. */
+const ASSEMBLY_BYTES = 1024 * 1024;
+let assembly: ByteBudget;
 let schedulers: Scheduler[];
 let clock: FakeClock;
 let deployments: ReturnType<typeof createDeploymentStore>;
@@ -42,7 +49,8 @@ beforeAll(async () => {
   pool = database.pool();
   world = await createWorld(pool);
   replicas = [];
-  for (let at = 0; at < 2; at++) replicas.push(await startReplica({ url: database.url, world }));
+  assembly = new ByteBudget(ASSEMBLY_BYTES);
+  for (let at = 0; at < 2; at++) replicas.push(await startReplica({ url: database.url, world, assembly }));
   deployments = createDeploymentStore(pool);
   runs = createDeploymentRunStore(pool);
   clock = new FakeClock(Date.parse("2026-11-30T08:30:00Z"));
@@ -52,6 +60,7 @@ beforeAll(async () => {
       deployments: createDeploymentStore(replica.pool),
       agents: createAgentStore(replica.pool),
       deploymentRuns,
+      requestIds: createRequestIdStore(replica.pool),
       creation: replica.area.creation,
       turns: new Turns("deployment"),
       log,
@@ -186,16 +195,17 @@ test("a replica that ends between the run and its session leaves neither, and an
 test("a deployment that is changed while a run is prepared is run, or fails, as it is now", async () => {
   const [replica] = replicas;
   const turns = new Turns("deployment");
-  const deps = { deployments, agents: createAgentStore(pool), deploymentRuns: runs, turns, log };
+  const requestIds = createRequestIdStore(pool);
+  const deps = { deployments, agents: createAgentStore(pool), deploymentRuns: runs, requestIds, turns, log };
   const { creation } = replica!.area;
   let meanwhile: (() => Promise<unknown>) | undefined;
-  const prepare: typeof creation.prepare = async (...args) => {
+  const prepared: typeof creation.prepared = async (request, whose, use) => {
     const change = meanwhile;
     meanwhile = undefined;
     await change?.();
-    return creation.prepare(...args);
+    return creation.prepared(request, whose, use);
   };
-  const slow = new Runs({ ...deps, creation: { prepare, announce: (made) => creation.announce(made) } });
+  const slow = new Runs({ ...deps, creation: { prepared, announce: (made) => creation.announce(made) } });
   const scheduler = new Scheduler({ deployments, deploymentRuns: runs, runs: slow, clock, log });
   const renamed = (deploymentId: string, name: string) => async () => {
     const { spec, revision } = (await deployments.find(deploymentId))!;
@@ -235,6 +245,39 @@ test("a deployment that is changed while a run is prepared is run, or fails, as 
   expect((await deployments.find(broken.id))?.pausedBy).toBeUndefined();
   await scheduler.round();
   expect((await runsOf(broken.id)).map(({ error }) => error)).toEqual([undefined]);
+});
+
+test("the bytes of files that a run's messages name count until the run is written", async () => {
+  const upload = { fileId: newId("file"), workspaceId: world.workspaceId, filename: "a.txt", maxBytes: 1e6 };
+  const end = () => ({ sha256: "", expiresInSeconds: 0 });
+  const bytes = ReadableStream.from([Buffer.alloc(300_000, "a")]);
+  const { id } = await createFileStore(pool).create({
+    ...upload,
+    mimeType: "text/plain",
+    bytes,
+    end,
+    requestId: "",
+  });
+  const content = [{ type: "document", source: { type: "file", file_id: id } }];
+  const made = await newDeployment({
+    initialEvents: [{ type: "user.message", payload: JSON.stringify({ content }) }],
+  });
+  await nextHour();
+  const holder = await pool.connect();
+  await holder.query("begin");
+  await holder.query("select 1 from deployments where deployment_id = $1 for update", [made.id]);
+  const running = schedulers[0]!.round();
+  const waits = `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+    and query like '%deployments%'`;
+  await eventually(async () => (await pool.query(waits)).rowCount > 0);
+  const all = () => assembly.take(ASSEMBLY_BYTES);
+  expect(all).toThrow("too many large texts");
+  await holder.query("commit");
+  holder.release();
+  await running;
+  expect(await runsOf(made.id)).toMatchObject([{ error: undefined }]);
+  all();
+  assembly.giveBack(ASSEMBLY_BYTES);
 });
 
 test("after a while without anybody the newest time is run, and none of those before", async () => {

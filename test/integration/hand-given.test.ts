@@ -78,6 +78,7 @@ test("a hand is given variables, files and set up in that order, once for one re
   } as const;
   await on.provision(request as never);
   const first = on.handId;
+  await rig.store.blobs.release({ workspaceId: rig.workspaceId, owner: "test" });
   await on.provision(request as never);
   expect(on.handId).toBe(first);
   expect(

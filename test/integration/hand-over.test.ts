@@ -95,6 +95,8 @@ test("a repeat gets the first answer and changes nothing, whatever came after; a
   expect((await payloads(giver)).length).toBe(2);
   expect((await payloads(taker)).length).toBe(2);
   expect(await reasonOf(handOver({ requestId, toSlot: "other" }))).toBe("REQUEST_ID_REUSED");
+  await rig.pool.query("delete from sessions where session_id = $1", [taker.id]);
+  expect((await handOver({ requestId })).hand).toMatchObject({ sessionId: taker.id, ownerNumber: 2n });
 });
 
 test("it is refused while a call runs, to a slot that is taken, to archived, foreign and unknown sessions, and without the lease", async () => {

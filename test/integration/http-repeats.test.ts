@@ -1,6 +1,7 @@
-/** What is asked for again because its answer was lost, by the official client by itself. */
+/** What is asked for again because its answer was lost: by the official client by itself, and with a key. */
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { TOOLSET } from "../kit/http-rig.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 import { startTcpRelay } from "../kit/tcp-relay.ts";
@@ -71,5 +72,56 @@ describe("what the official client sends again by itself, because the answer was
     expect(versions).toEqual([version.id, skill.latest_version_id]);
     const said = await all(beta.sessions.events.list(session.id, { types: ["user.message"] }));
     expect(said.map(({ id }) => id)).toEqual(sent?.map(({ id }) => id));
+  });
+});
+
+describe("a creation that is repeated with its Idempotency-Key", () => {
+  it("is answered also when what it named is gone; another one that names it is refused", async () => {
+    const { id: agent } = await beta.agents.create({ name: "gone", model: "m" });
+    const { id: environment_id } = await beta.environments.create({ name: "gone" });
+    const { id: skill_id } = await beta.skills.create({ files: await skillFiles() });
+    const { id: file_id } = await beta.files.upload({ file: await toFile(Buffer.from("x"), "x.txt") });
+    const { id: store } = await beta.memoryStores.create({ name: "gone" });
+    const { id: session } = await beta.sessions.create({ agent, environment_id });
+    const made = { agent, environment_id, initial_events: [say("work")] };
+    const { id: deployment } = await beta.deployments.create({ name: "run", ...made });
+    const tools = [TOOLSET];
+    const skills = [{ type: "custom" as const, skill_id }];
+    const ask: Record<string, (options: Anthropic.RequestOptions) => Promise<{ id: string }>> = {
+      agent: (options) => beta.agents.create({ name: "skilled", model: "m", skills, tools }, options),
+      session: (options) => beta.sessions.create({ agent, environment_id }, options),
+      deployment: (options) => beta.deployments.create({ name: "gone", ...made }, options),
+      run: (options) => beta.deployments.run(deployment, {}, options),
+      resource: (options) => beta.sessions.resources.add(session, { type: "file", file_id }, options),
+      memory: (options) => beta.memoryStores.memories.create(store, { path: "/a", content: "a" }, options),
+    };
+    /** Ids of what was made, or the status of the refusal. */
+    const askAll = async (key: string) => {
+      const answers: Record<string, string | number> = {};
+      for (const [what, request] of Object.entries(ask)) {
+        const headers = { "Idempotency-Key": `${what}-${key}` };
+        const answer = await request({ headers }).catch(({ status }: { status: number }) => status);
+        answers[what] = typeof answer === "number" ? answer : answer.id;
+      }
+      return answers;
+    };
+    const first = await askAll("first");
+    for (const id of Object.values(first)) expect(id).toEqual(expect.any(String));
+    await beta.skills.delete(skill_id);
+    await beta.files.delete(file_id);
+    await beta.memoryStores.archive(store);
+    await beta.deployments.archive(deployment);
+    await beta.agents.archive(agent);
+    expect(await askAll("first")).toEqual(first);
+    await beta.sessions.archive(session);
+    expect(await askAll("first")).toEqual(first);
+    expect(await askAll("other")).toEqual({
+      agent: 404,
+      session: 400,
+      deployment: 400,
+      run: 400,
+      resource: 404,
+      memory: 400,
+    });
   });
 });

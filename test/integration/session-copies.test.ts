@@ -182,6 +182,17 @@ describe("export and import", () => {
     expect(both[0].id).toBe(both[1].id);
     const shorter = withEnd(linesOf(log).slice(0, 4));
     expect(await failure(importAs(admin, shorter, start))).toMatchObject({ reason: "REQUEST_ID_REUSED" });
+    const named = { requestId: "r3", environmentId: world.environmentId };
+    const third = await importAs(admin, log, named);
+    const archive = (at: string) =>
+      database
+        .pool()
+        .query(`update environments set archived_at = ${at} where environment_id = $1`, [
+          named.environmentId,
+        ]);
+    await archive("now()");
+    expect((await importAs(admin, log, named)).id).toBe(third.id);
+    await archive("null");
     expect(await leftovers(callers)).toBe(0);
   });
 

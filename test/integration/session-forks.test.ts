@@ -142,6 +142,11 @@ describe("forks", () => {
     expect(await failure(client.forkSession({ ...request, title: "x" }))).toMatchObject({
       reason: "REQUEST_ID_REUSED",
     });
+    await client.deleteSession({ sessionId, interrupt: true });
+    expect((await client.forkSession(request)).session!.id).toBe(forks[0]!.session!.id);
+    expect(await failure(client.forkSession({ ...request, title: "x" }))).toMatchObject({
+      reason: "NOT_FOUND",
+    });
     expect(await leftovers(callers)).toBe(0);
   });
 

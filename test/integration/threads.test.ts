@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { payloadOf } from "../../harness/event-payload.ts";
 import type { LoopTurn } from "../../harness/loops/loop.ts";
+import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { expectWhole, payloads, TreeRig } from "../kit/tree-rig.ts";
@@ -184,23 +185,22 @@ describe("a session that makes threads", () => {
       const made = await Promise.all([1, 2, 3].map(() => harness.createThread(request)));
       expect(new Set(made.map(({ thread }) => thread!.id)).size).toBe(1);
       expect(payloads(await rig.log(sessionId), "session.thread_created")).toHaveLength(1);
+      const { id: threadId } = made[0]!.thread!;
+      const { agent: _, ...call } = request;
+      const send = (requestId: string) => harness.sendToThread({ ...call, requestId, threadId });
+      await send("sevt_s");
+      await rig.threads.stopThread({ threadId });
+      await send("sevt_s");
+      await expect(send("sevt_t")).rejects.toMatchObject({ reason: "THREAD_STOPPED" });
       const stale = { ...request, requestId: "sevt_other", lease: { leaseId: "lease_t", epoch: 98n } };
       await expect(harness.createThread(stale)).rejects.toMatchObject({ reason: "LEASE_FENCED" });
       // While an interrupt waits, nothing is made behind the back of whoever stops the tree.
       await rig.sessions.emitEvents({ sessionId, events: [{ type: "user.interrupt" }] });
       const late = { ...request, requestId: "sevt_late" };
       await expect(harness.createThread(late)).rejects.toMatchObject({ reason: "INTERRUPTED" });
-      const { id: threadId } = made[0]!.thread!;
-      await expect(
-        harness.sendToThread({
-          sessionId,
-          lease: request.lease,
-          requestId: "sevt_s",
-          threadId,
-          message: "m",
-        }),
-      ).rejects.toMatchObject({ reason: "INTERRUPTED" });
-      // What was made before is still the answer.
+      await expect(send("sevt_u")).rejects.toMatchObject({ reason: "INTERRUPTED" });
+      // What was made before is still the answer, also when nothing could be made of it any more.
+      await rig.server.client(AgentService).archiveAgent({ agentId: child });
       expect((await harness.createThread(request)).thread!.id).toBe(threadId);
       await pool.query("update sessions set lease_id = null where session_id = $1", [sessionId]);
     } finally {

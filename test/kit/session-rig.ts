@@ -2,6 +2,7 @@
 import { generateKeyPairSync } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { Channel, credentials } from "@grpc/grpc-js";
+import type { ByteBudget } from "../../kit/byte-budget.ts";
 import { type Clock, systemClock } from "../../kit/clock.ts";
 import { TendonError } from "../../kit/errors.ts";
 import { newId } from "../../kit/ids.ts";
@@ -131,6 +132,8 @@ export async function startReplica(options: {
   /** Past a pooler; not set: `url`. */
   listenUrl?: string;
   clock?: Clock;
+  /** What it may have in memory of large texts; several replicas may share one. */
+  assembly?: ByteBudget;
 }): Promise<SessionReplica> {
   const { url, world, listens = true, listenUrl = url, clock = systemClock } = options;
   const replicaId = newId("replica");
@@ -177,6 +180,7 @@ export async function startReplica(options: {
     hands: { releaseSession: async (sessionId) => void released.push(sessionId) },
     defaultWorkspaceId: world.workspaceId,
     clock,
+    ...(options.assembly && { assembly: options.assembly }),
     hints: listens
       ? createHintListener({ url: listenUrl, applicationName: `listener ${replicaId}`, log })
       : undefined,

@@ -9,6 +9,7 @@ import {
   AgentSpecSchema,
 } from "../../../proto/gen/tendon/v1/agent_pb.js";
 import type { AgentStore } from "../agents.ts";
+import { SCOPES } from "../request-ids.ts";
 import { archiveDeploymentsOf } from "./deployments.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
@@ -40,7 +41,7 @@ export function createAgentStore(pool: Pool): AgentStore {
   return {
     create: ({ id, workspaceId, spec, request }) =>
       inTransaction(pool, async (transaction) => {
-        const claim = { ...request, workspaceId, scope: "agent", subjectId: id };
+        const claim = { ...request, workspaceId, scope: SCOPES.agent, subjectId: id };
         const earlier = await claimRequestId(transaction, claim);
         if (earlier !== undefined) return (await findAgent(transaction, earlier, 0))!;
         await transaction.query(

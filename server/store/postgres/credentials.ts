@@ -7,6 +7,7 @@ import {
   MAX_CREDENTIALS,
   type NewCredential,
 } from "../credentials.ts";
+import { SCOPES } from "../request-ids.ts";
 import { insertAudit } from "./audit.ts";
 import {
   CREDENTIAL_COLUMNS,
@@ -72,7 +73,7 @@ async function insert(transaction: Transaction, wanted: NewCredential): Promise<
   const vault = await findVault(transaction, vaultId, wanted.workspaceId, "for update");
   if (vault === undefined) return undefined;
   const workspaceId = vault.workspace_id;
-  const claim = { ...wanted.request, workspaceId, scope: "credential", subjectId: id };
+  const claim = { ...wanted.request, workspaceId, scope: SCOPES.credential, subjectId: id };
   const earlier = await claimRequestId(transaction, claim);
   if (earlier !== undefined) return stillThere(transaction, earlier);
   if (vault.archived_at !== null) throw vaultArchived(vaultId);

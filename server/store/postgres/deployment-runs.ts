@@ -1,6 +1,7 @@
 import { failpoint } from "../../../kit/failpoint.ts";
 import type { DeploymentRunStore, NewRun, RecordedRun, RunFailure, RunRecord } from "../deployment-runs.ts";
 import type { DeploymentRecord } from "../deployments.ts";
+import { SCOPES } from "../request-ids.ts";
 import type { ChangedSession } from "../sessions.ts";
 import { lockDeployment, lockLive, pauseDeployment, plannedValues } from "./deployments.ts";
 import { listPage } from "./page.ts";
@@ -106,7 +107,7 @@ async function recordManual(
   const claim = {
     ...request,
     workspaceId: deployment.workspaceId,
-    scope: "deployment run",
+    scope: SCOPES.deploymentRun,
     subjectId: run.runId,
   };
   const earlier = await claimRequestId(transaction, claim);

@@ -5,6 +5,7 @@ import { type DeploymentSpec, DeploymentSpecSchema } from "../../../proto/gen/te
 import type { DeploymentList, DeploymentRecord, DeploymentStore, PlannedRun } from "../deployments.ts";
 import type { Page } from "../page.ts";
 import { deploymentArchived } from "../refusals.ts";
+import { SCOPES } from "../request-ids.ts";
 import { endDeploymentVaults, findDeploymentVault, replaceTokens } from "./deployment-vaults.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
@@ -127,7 +128,7 @@ async function create(
   transaction: Transaction,
   { id, workspaceId, spec, planned, most, tokens, request }: Parameters<DeploymentStore["create"]>[0],
 ): Promise<DeploymentRecord> {
-  const claim = { ...request, workspaceId, scope: "deployment", subjectId: id };
+  const claim = { ...request, workspaceId, scope: SCOPES.deployment, subjectId: id };
   const earlier = await claimRequestId(transaction, claim);
   if (earlier !== undefined) return (await findDeployment(transaction, earlier))!;
   await holdAgent(transaction, spec.agentId);

@@ -4,6 +4,7 @@ import { newId } from "../../../kit/ids.ts";
 import type { NewEvent } from "../events.ts";
 import type { ForkRequest, ImportedSession, LogCopyStore } from "../log-copies.ts";
 import { endedCall } from "../open-calls.ts";
+import { SCOPES } from "../request-ids.ts";
 import type { ChangedSession } from "../sessions.ts";
 import { appendWithin } from "./append-within.ts";
 import { addCopied, EVENT_COLUMNS } from "./copied-events.ts";
@@ -18,13 +19,10 @@ import { advanceChain, beginLog, CHAIN_OF_COPY, closeLog, discardLog, touchLog }
 /** A batch takes some 50 ms; a hundred thousand events a few seconds. */
 const BATCH_EVENTS = 2_000;
 
-const FORK_SCOPE = "fork";
-const IMPORT_SCOPE = "import";
-
 export function createLogCopyStore(pool: Pool): LogCopyStore {
   return {
     fork: (request) => fork(pool, request),
-    wasImported: (workspaceId, requestId) => wasMade(pool, IMPORT_SCOPE, workspaceId, requestId),
+    wasImported: (workspaceId, requestId) => wasMade(pool, SCOPES.import, workspaceId, requestId),
     begin: ({ sessionId, workspaceId, origin }) => beginLog(pool, sessionId, workspaceId, origin),
     add: (sessionId, events) =>
       inTransaction(pool, (transaction) => addCopied(transaction, sessionId, events)),
@@ -53,7 +51,7 @@ async function wasMade(
 
 async function fork(pool: Pool, request: ForkRequest): Promise<ChangedSession> {
   const { sessionId, position, workspaceId } = request;
-  const known = await wasMade(pool, FORK_SCOPE, workspaceId, request.request.requestId);
+  const known = await wasMade(pool, SCOPES.fork, workspaceId, request.request.requestId);
   await beginLog(pool, sessionId, workspaceId, await forkOrigin(pool, request));
   try {
     let copied = 0;
@@ -114,7 +112,7 @@ async function finishFork(
   complete: boolean,
 ): Promise<ChangedSession> {
   const { sessionId, workspaceId, originSessionId, position } = request;
-  const claim = { ...request.request, workspaceId, scope: FORK_SCOPE, subjectId: sessionId };
+  const claim = { ...request.request, workspaceId, scope: SCOPES.fork, subjectId: sessionId };
   const first = await claimRequestId(transaction, claim);
   if (first !== undefined) return earlier(transaction, first);
   // Until the end of this transaction nobody deletes the origin: nothing was missing from what was copied.
@@ -166,7 +164,7 @@ async function finishFork(
 
 async function finishImport(transaction: Transaction, session: ImportedSession): Promise<ChangedSession> {
   const { sessionId, workspaceId, fold } = session;
-  const claim = { ...session.request, workspaceId, scope: IMPORT_SCOPE, subjectId: sessionId };
+  const claim = { ...session.request, workspaceId, scope: SCOPES.import, subjectId: sessionId };
   const first = await claimRequestId(transaction, claim);
   if (first !== undefined) return earlier(transaction, first);
   const [input, output, cacheRead, cacheCreation] = fold.tokens;

@@ -105,7 +105,7 @@ async function redact(
   transaction: Transaction,
   { claim, versionId, actor, audit }: Parameters<MemoriesStore["redactVersion"]>[0],
 ): Promise<MemoryVersion> {
-  const { workspaceId } = await lockForWrite(transaction, claim, "remove");
+  const { workspaceId } = await lockForWrite(transaction, claim);
   const name = { versionId, requestId: "" };
   const version = await findVersion(transaction, claim.memoryStoreId, name, true);
   if (version.redacted_at !== null) return toVersion(version);

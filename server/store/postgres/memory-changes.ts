@@ -10,7 +10,7 @@ import {
   type MemoryName,
   type MemoryWrite,
 } from "../memories.ts";
-import { type LockedStore, lockForWrite } from "./memory-claims.ts";
+import { checkTakesTexts, type LockedStore, lockForWrite } from "./memory-claims.ts";
 import {
   MEMORY_COLUMNS,
   type MemoryRow,
@@ -27,9 +27,10 @@ export async function createMemory(
   transaction: Transaction,
   { memoryId, path, content, ...write }: Parameters<MemoriesStore["create"]>[0],
 ): Promise<Memory> {
-  const store = await lockForWrite(transaction, write.claim, "write");
+  const store = await lockForWrite(transaction, write.claim);
   const first = await earlier(transaction, write);
   if (first !== undefined) return memoryOfVersion(transaction, first);
+  checkTakesTexts(store, write.claim);
   await checkPath(transaction, write.claim.memoryStoreId, path, "");
   if (store.memoryCount >= MAX_MEMORIES) throw full();
   const version = await addVersion(transaction, store, write, {
@@ -53,9 +54,10 @@ export async function updateMemory(
   transaction: Transaction,
   { memoryId, path, content, newPath, expectedSha256, ...write }: Parameters<MemoriesStore["update"]>[0],
 ): Promise<Memory> {
-  const store = await lockForWrite(transaction, write.claim, "write");
+  const store = await lockForWrite(transaction, write.claim);
   const first = await earlier(transaction, write);
   if (first !== undefined) return memoryOfVersion(transaction, first);
+  checkTakesTexts(store, write.claim);
   const before = await findMemory(transaction, write.claim.memoryStoreId, { memoryId, path });
   const wanted = { path: newPath ?? before.path, content: content ?? before.content };
   if (wanted.path === before.path && wanted.content === before.content)
@@ -82,7 +84,7 @@ export async function deleteMemory(
   transaction: Transaction,
   { memoryId, path, expectedSha256, ...write }: Parameters<MemoriesStore["delete"]>[0],
 ): Promise<string> {
-  const store = await lockForWrite(transaction, write.claim, "remove");
+  const store = await lockForWrite(transaction, write.claim);
   const first = await earlier(transaction, write);
   if (first !== undefined) return first.memory_id;
   const before = await findMemory(transaction, write.claim.memoryStoreId, { memoryId, path });

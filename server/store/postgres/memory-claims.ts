@@ -8,6 +8,7 @@ import type { Transaction } from "./transaction.ts";
 export interface LockedStore {
   readonly workspaceId: string;
   readonly memoryCount: number;
+  readonly isArchived: boolean;
 }
 
 /** NOT_FOUND, LEASE_FENCED. */
@@ -22,13 +23,9 @@ export async function checkReads(db: Queryable, claim: MemoryClaim): Promise<voi
 
 /**
  * Locks the store: its changes come one after the other. A session is kept from losing its lease until the end of the
- * transaction. NOT_FOUND, LEASE_FENCED, ROLE_NOT_ALLOWED; MEMORY_STORE_ARCHIVED unless something is taken away only.
+ * transaction. NOT_FOUND, LEASE_FENCED, ROLE_NOT_ALLOWED. One that is archived takes no texts, which `checkTakesTexts` says.
  */
-export async function lockForWrite(
-  transaction: Transaction,
-  claim: MemoryClaim,
-  kind: "write" | "remove",
-): Promise<LockedStore> {
+export async function lockForWrite(transaction: Transaction, claim: MemoryClaim): Promise<LockedStore> {
   await checkSession(transaction, claim, "write", "for share");
   const { rows } = await transaction.query<{
     workspace_id: string;
@@ -41,8 +38,12 @@ export async function lockForWrite(
   );
   const [row] = rows;
   if (row === undefined) throw notFound("memory store", claim.memoryStoreId);
-  if (row.archived && kind === "write") throw storeArchived(claim.memoryStoreId);
-  return { workspaceId: row.workspace_id, memoryCount: row.memory_count };
+  return { workspaceId: row.workspace_id, memoryCount: row.memory_count, isArchived: row.archived };
+}
+
+/** After a repeat was looked for: one is answered whatever has become of the store. MEMORY_STORE_ARCHIVED. */
+export function checkTakesTexts({ isArchived }: LockedStore, { memoryStoreId }: MemoryClaim): void {
+  if (isArchived) throw storeArchived(memoryStoreId);
 }
 
 interface GivenStore {

@@ -14,6 +14,7 @@ export async function openHand(transaction: Transaction, asked: OpenHandRequest)
     const repeated = await findRequest(transaction, request);
     if (repeated !== undefined) return repeated;
   }
+  if (request.refusal !== undefined) throw request.refusal;
   let environmentId = request.environmentId;
   let notice = "";
   if (sessionId !== undefined) {

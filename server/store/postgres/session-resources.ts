@@ -3,6 +3,7 @@ import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { invalidField, notFound } from "../../../kit/errors.ts";
 import { type SessionResource, SessionResourceSchema } from "../../../proto/gen/tendon/v1/session_pb.js";
 import { sessionArchived } from "../refusals.ts";
+import { SCOPES } from "../request-ids.ts";
 import type { SessionResourceStore } from "../session-resources.ts";
 import { releaseBlobsOf } from "./blobs.ts";
 import { copyFiles } from "./files.ts";
@@ -26,7 +27,7 @@ async function addFile(
   { sessionId, workspaceId, resource, copy, check, request }: Parameters<SessionResourceStore["addFile"]>[0],
 ): Promise<SessionResource> {
   const { resources: there } = await findLocked(transaction, sessionId);
-  const scope = `session_resource ${sessionId}`;
+  const scope = SCOPES.sessionResource(sessionId);
   const earlier = await claimRequestId(transaction, {
     ...request,
     workspaceId,

@@ -7,6 +7,7 @@ import { CALL_TYPES, endedCall, type OpenCall } from "../open-calls.ts";
 import { endedOutcome } from "../outcomes.ts";
 import type { Cursor } from "../page.ts";
 import { sessionArchived } from "../refusals.ts";
+import { SCOPES } from "../request-ids.ts";
 import type {
   ChangedSession,
   NewSession,
@@ -178,7 +179,7 @@ async function standing(db: Queryable, sessionId: string) {
 /** In a transaction that may do more. */
 export async function createSession(transaction: Transaction, session: NewSession): Promise<ChangedSession> {
   const { sessionId, workspaceId } = session;
-  const claim = { ...session.request, workspaceId, scope: "session", subjectId: sessionId };
+  const claim = { ...session.request, workspaceId, scope: SCOPES.session, subjectId: sessionId };
   const first = await claimRequestId(transaction, claim);
   if (first !== undefined) {
     const existing = await findSession(transaction, first);

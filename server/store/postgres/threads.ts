@@ -26,6 +26,7 @@ export function createThreadStore(pool: Pool): ThreadStore {
   return {
     place: (sessionId) => place(pool, sessionId),
     create: (thread) => inTransaction(pool, (transaction) => create(transaction, thread)),
+    madeBefore: (parentSessionId, callId) => madeBefore(pool, parentSessionId, callId),
     send: (request) => inTransaction(pool, (transaction) => send(transaction, request)),
     list: (query) => list(pool, query),
     ...members(pool),
@@ -115,7 +116,7 @@ async function create(transaction: Transaction, thread: NewThread): ReturnType<T
   if (seen === undefined) throw notFound("session", parentSessionId);
   const { rootSessionId } = seen;
   const members = await lockMembers(transaction, [...new Set([rootSessionId, parentSessionId])]);
-  const first = await madeBefore(transaction, thread);
+  const first = await madeBefore(transaction, parentSessionId, thread.callId);
   if (first !== undefined) return { thread: first, appends: [] };
   const parent = await checkWrites(transaction, parentSessionId, members.get(parentSessionId), thread.lease);
   if (members.get(rootSessionId)?.archived !== false) throw sessionArchived(rootSessionId);
@@ -159,16 +160,17 @@ async function create(transaction: Transaction, thread: NewThread): ReturnType<T
 
 /** What the same call made: its own log says so for ever. */
 async function madeBefore(
-  transaction: Transaction,
-  { parentSessionId, callId }: NewThread,
+  db: Queryable,
+  parentSessionId: string,
+  callId: string,
 ): Promise<SessionRecord | undefined> {
-  const { rows } = await transaction.query<{ payload: string }>(
+  const { rows } = await db.query<{ payload: string }>(
     "select payload from events where session_id = $1 and event_id = $2",
     [parentSessionId, derivedEventId(callId, "created")],
   );
   if (rows[0] === undefined) return undefined;
   const { session_thread_id: threadId } = JSON.parse(rows[0].payload) as { session_thread_id: string };
-  const thread = await findSession(transaction, threadId);
+  const thread = await findSession(db, threadId);
   // A fork has the log of threads that are its origin's.
   if (thread === undefined) throw notFound("thread", threadId);
   return thread;
@@ -206,6 +208,7 @@ async function send(
   const target = members.get(to);
   if (target === undefined) throw notFound("thread", threadIdOf(to));
   if (target.archived) {
+    if (await wasSent(transaction, from, sent)) return [];
     throw new TendonError(
       "THREAD_STOPPED",
       `the thread "${threadIdOf(to)}" was stopped; it takes no messages`,
@@ -223,6 +226,14 @@ async function send(
     appends.push(await append(transaction, sessionId, [events.get(sessionId)!]));
   }
   return appends;
+}
+
+async function wasSent(db: Queryable, sessionId: string, { id, type, payload }: NewEvent): Promise<boolean> {
+  const { rowCount } = await db.query(
+    "select 1 from events where session_id = $1 and event_id = $2 and type = $3 and payload = $4",
+    [sessionId, id, type, payload],
+  );
+  return rowCount === 1;
 }
 
 async function append(

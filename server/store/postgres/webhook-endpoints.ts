@@ -7,6 +7,7 @@ import {
   WebhookState,
 } from "../../../proto/gen/tendon/v1/webhook_service_pb.js";
 import type { SealedText } from "../credentials.ts";
+import { SCOPES } from "../request-ids.ts";
 import {
   MAX_OLD_SECRETS,
   MAX_WEBHOOK_ENDPOINTS,
@@ -123,7 +124,7 @@ async function findRow(
 /** One at a time for a workspace, so that two at once do not get past the limit. */
 async function insert(transaction: Transaction, wanted: NewWebhookEndpoint) {
   const { id, workspaceId, url, name, description, enabledEvents, secret, audit } = wanted;
-  const claim = { ...wanted.request, workspaceId, scope: "webhook_endpoint", subjectId: id };
+  const claim = { ...wanted.request, workspaceId, scope: SCOPES.webhookEndpoint, subjectId: id };
   const earlier = await claimRequestId(transaction, claim);
   if (earlier !== undefined) return { endpoint: await stillThere(transaction, earlier), isNew: false };
   await transaction.query("select from workspaces where workspace_id = $1 for no key update", [workspaceId]);
