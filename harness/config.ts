@@ -23,6 +23,10 @@ export const harnessSettings = defineSettings({
     default: 200,
     help: "Sessions that it runs at a time at most.",
   },
+  TENDON_HARNESS_HISTORY_MIB: {
+    parse: integer({ min: 16, max: 1_000_000 }),
+    help: "MiB of memory that the histories of its sessions may take together, files included; by default an eighth of the heap that Node gives it.",
+  },
   TENDON_MODEL: {
     parse: text({ maxChars: 256 }),
     help: "Id of the model for agents that name none; by default claude-opus-5-5.",

@@ -6,6 +6,7 @@ import type { Service } from "../kit/lifecycle.ts";
 import type { Logger } from "../kit/log.ts";
 import { NO_TRACING, type Tracing } from "../kit/trace.ts";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
+import { defaultHistoryBytes, HistoryRoom } from "./history-room.ts";
 import type { Lease } from "./lease.ts";
 import type { Loop } from "./loops/loop.ts";
 import { DEFAULT_LOOP } from "./loops/registry.ts";
@@ -23,6 +24,8 @@ export interface HarnessOptions {
   readonly textModel?: TextModel;
   /** Sessions at a time. */
   readonly capacity: number;
+  /** The memory that histories may take; by default a part of this process's heap. */
+  readonly room?: HistoryRoom;
   /** Where model requests go, for people: never a key. */
   readonly modelSource: "api" | "gateway" | "demo";
   readonly build: string;
@@ -50,6 +53,7 @@ export class Harness implements Service {
   /** Running sessions, by lease id. */
   private readonly runners = new Map<string, { readonly runner: Runner; readonly done: Promise<void> }>();
   private readonly draining = new AbortController();
+  private readonly room: HistoryRoom;
   private readonly toProxies: ReturnType<typeof createSendToProxy>;
   private stopped: Promise<void> | undefined;
 
@@ -57,6 +61,7 @@ export class Harness implements Service {
     this.options = options;
     this.toProxies = createSendToProxy(options.proxyCaFile);
     const { server, loops, capacity, modelSource, build, clock, log } = options;
+    this.room = options.room ?? new HistoryRoom(defaultHistoryBytes(), clock);
     this.work = new WorkStream({
       client: server.harness,
       instanceId: this.instanceId,
@@ -134,6 +139,7 @@ export class Harness implements Service {
       tracing,
       sendToProxy: this.toProxies.send,
       draining,
+      room: this.room,
     });
     const done = runner.run().then(
       (release) => this.finished(lease, release),
@@ -144,6 +150,11 @@ export class Harness implements Service {
 
   private finished(lease: Lease, release: Release | undefined): void {
     this.runners.delete(lease.id);
+    if (release?.lacksRoom) {
+      const { takenBytes, maxBytes } = this.room;
+      const { sessionId } = lease;
+      this.options.log.info({ sessionId, takenBytes, maxBytes }, "a session makes room for others' histories");
+    }
     if (release === undefined) this.work.forget(lease);
     else this.work.release(lease, release);
   }

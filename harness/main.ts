@@ -16,6 +16,7 @@ import { SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { ThreadService } from "../proto/gen/tendon/v1/thread_service_pb.js";
 import { childEnvironment, type HarnessConfig, harnessSettings, readConfig } from "./config.ts";
 import { Harness } from "./harness.ts";
+import { defaultHistoryBytes, HistoryRoom } from "./history-room.ts";
 import { ModelClient } from "./loops/claude/model-client.ts";
 import { createModelFetch } from "./loops/claude/model-fetch.ts";
 import { createTextModel } from "./loops/claude/text-requests.ts";
@@ -25,6 +26,7 @@ import { type ModelSource, openModelSource } from "./model-source.ts";
 import { CallJudge } from "./permission/call-judge.ts";
 
 const NAME = "tendon-harness";
+const MIB = 1024 * 1024;
 const OPTIONS = ["--print-config", "--help", "--version"];
 const HELP = `A harness: runs the brains of sessions; dials the server
 
@@ -54,6 +56,7 @@ class HarnessProgram implements Service {
 
   async start(): Promise<void> {
     const { config, log } = this;
+    const { TENDON_HARNESS_HISTORY_MIB: historyMib } = config;
     const source = await openModelSource(
       {
         apiKey: config.ANTHROPIC_API_KEY,
@@ -86,6 +89,7 @@ class HarnessProgram implements Service {
       }),
       textModel: createTextModel(client, source.defaultModel),
       capacity: config.TENDON_HARNESS_CAPACITY,
+      room: new HistoryRoom(historyMib === undefined ? defaultHistoryBytes() : historyMib * MIB, systemClock),
       modelSource: source.kind,
       build: BUILD,
       drainMs: DRAIN_MS,

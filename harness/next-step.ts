@@ -31,7 +31,8 @@ export type NextStep =
   /** The agent has done what it could for the outcome: it is judged, once its threads rest. */
   | { readonly kind: "begin_evaluation"; readonly outcome: Outcome }
   | { readonly kind: "grade"; readonly outcome: Outcome; readonly evaluation: Evaluation }
-  | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" }
+  /** `history`: it is more than a harness may hold, which the log alone does not say. */
+  | { readonly kind: "give_up"; readonly why: "rounds" | "cut_offs" | "compactions" | "history" }
   | { readonly kind: "end_turn"; readonly reason: "end_turn" | "refusal" }
   /** Nothing to do until a client says something. */
   | { readonly kind: "rest" };

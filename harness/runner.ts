@@ -17,17 +17,12 @@ import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
 import { type Assignment, ReleaseReason } from "../proto/gen/tendon/v1/harness_service_pb.js";
 import { notedAgent } from "./agent-notes.ts";
 import { answersDue } from "./answers-due.ts";
-import {
-  awaitEvents,
-  brainEvent,
-  deadSpanEnd,
-  exhaustedEvents,
-  idleEvents,
-  type SessionFailure,
-} from "./brain-events.ts";
+import { awaitEvents, brainEvent, deadSpanEnd, exhaustedEvents, idleEvents } from "./brain-events.ts";
 import { BRAIN_TOOLS } from "./brain-tools/registry.ts";
 import { budgetFields } from "./budget.ts";
 import { CallRunner } from "./call-runner.ts";
+import { gaveUpEvents } from "./gave-up-events.ts";
+import { type HistoryRoom, type HistoryShare, NoRoom } from "./history-room.ts";
 import { interruptEvents, interruptedResults } from "./interrupt-events.ts";
 import { type Lease, LeaseEnded } from "./lease.ts";
 import { LogWriter } from "./log-writer.ts";
@@ -75,6 +70,8 @@ export interface RunnerOptions {
   readonly sendToProxy: SendToProxy;
   /** Aborts when the program stops and what could finish quickly has had its time. */
   readonly draining: AbortSignal;
+  /** The memory that histories may take. */
+  readonly room: HistoryRoom;
 }
 
 const MAX_CUT_OFFS = 3;
@@ -104,9 +101,10 @@ export class Runner {
   private readonly trace: TurnTrace;
   /** The program stops: nothing long is begun any more, and nothing is waited for that goes on without this brain. */
   private readonly leaving = new AbortController();
+  private readonly share: HistoryShare;
 
   constructor(options: RunnerOptions) {
-    const { assignment, lease, server, clock, work, settings } = options;
+    const { assignment, lease, loop, server, clock, work, settings } = options;
     this.options = options;
     this.spec = assignment.session?.agent?.spec;
     this.steps = {
@@ -119,7 +117,17 @@ export class Runner {
     this.trace = new TurnTrace({ tracing, sessionId: lease.sessionId, epoch: lease.proof.epoch });
     const calls = new ServerCalls(lease, clock, () => this.trace.headers);
     this.calls = calls;
-    this.view = new SessionView({ sessions: server.sessions, calls, lease, clock });
+    this.share = options.room.enter(lease.sessionId, () => this.stopSoon());
+    const { share } = this;
+    const spent = loop.spent?.bind(loop);
+    this.view = new SessionView({
+      sessions: server.sessions,
+      calls,
+      lease,
+      clock,
+      share,
+      ...(spent && { spent }),
+    });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);
     this.newId = () => this.writer.newEventId();
     const tools = new SessionTools(assignment, this.view.state);
@@ -224,12 +232,13 @@ export class Runner {
       return await this.runSteps();
     } catch (error) {
       if (lease.isOver || error instanceof LeaseEnded) return undefined;
-      if (this.isLeaving) return { reason: ReleaseReason.DRAINING };
+      if (this.isLeaving || error instanceof NoRoom) return this.passedOn;
       log.error({ err: error, sessionId: lease.sessionId }, "a session failed with an internal error");
       return this.failInternally();
     } finally {
       this.feed.flush();
       this.trace.end();
+      this.share.close();
     }
   }
 
@@ -254,13 +263,26 @@ export class Runner {
 
   private async runSteps(): Promise<Release> {
     for (;;) {
-      const step = nextStep(this.view.state, this.steps);
+      const step = this.possible(nextStep(this.view.state, this.steps));
       if (step.kind === "rest")
         return { reason: ReleaseReason.IDLE, ...answersDue(this.view.state, this.options.clock.nowMs()) };
       const passesOn = this.isLeaving || (step.kind === "ask" && this.hasOldAgent);
-      if (passesOn && LONG.has(step.kind)) return { reason: ReleaseReason.DRAINING };
+      if (passesOn && LONG.has(step.kind)) return this.passedOn;
       await this.take(step);
     }
+  }
+
+  /** To another harness; where this one has no room for it, others come first. */
+  private get passedOn(): Release {
+    const isStopping = this.options.draining.aborted;
+    if (!this.share.leaves || isStopping) return { reason: ReleaseReason.DRAINING };
+    return { reason: ReleaseReason.RETRY_LATER, retryAfterMs: 0, lacksRoom: true };
+  }
+
+  /** Nobody can be asked about a history that has no room anywhere; all else goes on without it. */
+  private possible(step: NextStep): NextStep {
+    const isAsking = step.kind === "ask" || step.kind === "grade";
+    return isAsking && this.view.isTooLarge ? { kind: "give_up", why: "history" } : step;
   }
 
   private async take(step: Exclude<NextStep, { kind: "rest" }>): Promise<void> {
@@ -282,7 +304,9 @@ export class Runner {
       case "grade":
         return this.evaluations.grade(step.outcome, step.evaluation);
       case "give_up":
-        return writer.append(exhaustedEvents(giveUpError(step.why, this.steps), state, newId));
+        return writer.append(
+          gaveUpEvents(step.why, { ...this.steps, maxBytes: this.share.maxBytes }, state, newId),
+        );
       case "end_turn": {
         const isRefusal = step.reason === "refusal";
         const details = isRefusal ? { type: "refusal", ...state.refusal } : null;
@@ -347,18 +371,4 @@ export class Runner {
   advanced(head: bigint, events: readonly Event[]): void {
     this.view.advanced(head, events);
   }
-}
-
-function giveUpError(why: "rounds" | "cut_offs" | "compactions", settings: StepSettings): SessionFailure {
-  const { maxRounds, maxCutOffs, maxCompactions } = settings;
-  if (why === "compactions") {
-    const message = `The context was summarised ${maxCompactions} times in a row, and still leaves no room for an answer.`;
-    return { type: "compaction_limit_reached_error", message, part: "model", reason: "TOO_MANY_COMPACTIONS" };
-  }
-  const message =
-    why === "rounds"
-      ? `The turn has run ${maxRounds} rounds of tool calls, which is the most that one turn may.`
-      : `The model's last ${maxCutOffs} answers were each cut off inside a tool call, so none of those calls ran.`;
-  const reason = why === "rounds" ? "TOO_MANY_ROUNDS" : "TOO_MANY_CUT_OFFS";
-  return { type: "tool_use_limit_reached_error", message, part: "model", reason };
 }

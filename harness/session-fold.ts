@@ -45,6 +45,11 @@ export function applyEvent(state: SessionState, event: Event): void {
   if (event.threadId === "") FOLDS[event.type]?.(state, event);
 }
 
+/** Whether events of this type say anything that is folded, besides where the log's head is. */
+export function isFolded(type: string): boolean {
+  return Object.hasOwn(FOLDS, type);
+}
+
 type Fold = (state: SessionState, event: Event) => void;
 
 const wait: Fold = (state, event) => {

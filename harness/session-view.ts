@@ -3,7 +3,9 @@
  *
  * V1 Events are taken in by position, each once, with no gap; what arrives out of order is read from the server instead.
  * V2 Texts that the server left out for their size are read before the event is taken in, so a history is always whole.
- * V3 Events that no model sees are folded and forgotten.
+ * V3 Events that no model sees are folded and forgotten; what nobody folds either is not read where it is large.
+ * V4 What is read from the server is reserved first (history-room.ts). A history that is too large for any harness is folded
+ *    and not kept: whoever holds the session can end what goes on, and ask a model nothing.
  */
 import { create } from "@bufbuild/protobuf";
 import type { Clock } from "../kit/clock.ts";
@@ -11,11 +13,14 @@ import type { Client } from "../kit/rpc/client.ts";
 import { type Event, type EventInput, EventSchema } from "../proto/gen/tendon/v1/event_pb.js";
 import { EventText, type SessionService } from "../proto/gen/tendon/v1/session_service_pb.js";
 import { withGivenFiles } from "./given-files.ts";
+import { HeldHistory } from "./held-history.ts";
+import { type HistoryShare, HistoryTooLarge } from "./history-room.ts";
 import type { Lease } from "./lease.ts";
+import type { Loop } from "./loops/loop.ts";
 import { EVALUATION_END, OUTCOME_DEFINED } from "./outcome/outcome-state.ts";
 import { loopEvent } from "./outcome/outcome-words.ts";
 import type { ServerCalls } from "./server-calls.ts";
-import { applyEvent } from "./session-fold.ts";
+import { applyEvent, isFolded } from "./session-fold.ts";
 import { newSessionState, type SessionState } from "./session-state.ts";
 
 export interface SessionViewOptions {
@@ -23,10 +28,17 @@ export interface SessionViewOptions {
   readonly calls: ServerCalls;
   readonly lease: Lease;
   readonly clock: Clock;
+  /** The room that the session has for its history. */
+  readonly share: HistoryShare;
+  /** The loop's, if it has that. */
+  readonly spent?: Loop["spent"];
 }
 
 const PAGE_EVENTS = 1000;
+const PAGE_BYTES = 1024 * 1024;
 const INLINE_LIMIT_BYTES = 1024 * 1024;
+/** For one text of up to 32 MiB; asked for again, it comes from its beginning. */
+const LARGE_READ_MS = 60_000;
 /** Before asking again for a page that should have held events. */
 const NO_PROGRESS_MS = 50;
 
@@ -54,7 +66,7 @@ export function historyEvent(event: Event): Event | undefined {
 
 export class SessionView {
   readonly state: SessionState = newSessionState();
-  private readonly events: Event[] = [];
+  private readonly held: HeldHistory;
   private readonly options: SessionViewOptions;
   private readonly listeners = new Set<() => void>();
   private knownHead = 0n;
@@ -62,11 +74,17 @@ export class SessionView {
 
   constructor(options: SessionViewOptions) {
     this.options = options;
+    this.held = new HeldHistory(options.share, options.spent);
   }
 
-  /** In log order; the same array for the whole life of the view. */
+  /** In log order; the same array for the whole life of the view. Empty where it is too large. */
   get history(): readonly Event[] {
-    return this.events;
+    return this.held.events;
+  }
+
+  /** V4: no model can be asked anything. */
+  get isTooLarge(): boolean {
+    return this.held.isTooLarge;
   }
 
   /** Takes in the assignment's tail, reads what is before it and up to `head`. Rejects when the lease is over. */
@@ -87,10 +105,7 @@ export class SessionView {
   /** News from the server: events after the last ones sent, or only where the log's head is now. */
   advanced(head: bigint, events: readonly Event[]): void {
     if (head > this.knownHead) this.knownHead = head;
-    const whole = events.every(
-      (event) => event.payloadOmitted === undefined && event.internalOmitted === undefined,
-    );
-    if (this.reading === undefined && whole) this.takeAll(events);
+    if (this.reading === undefined && events.every(isWhole)) this.takeAll(events);
     // Failures end with the lease; whoever needs the events asks again.
     if (this.knownHead > this.state.head) void this.catchUp().catch(() => {});
   }
@@ -162,10 +177,14 @@ export class SessionView {
       sessionId: lease.sessionId,
       afterPosition: this.state.head,
       limit: PAGE_EVENTS,
+      maxBytes: PAGE_BYTES,
       inlineLimitBytes: INLINE_LIMIT_BYTES,
       lease: lease.proof,
     };
-    const page = await calls.repeat((options) => sessions.getEvents(request, options));
+    // Whether there is too much is seen once it is there: most of a page may matter to no model.
+    const page = await this.reserved(this.options.share.possible(PAGE_BYTES), () =>
+      calls.repeat((options) => sessions.getEvents(request, options)),
+    );
     if (page.head > this.knownHead) this.knownHead = page.head;
     const before = this.state.head;
     await this.offer(page.events);
@@ -175,9 +194,8 @@ export class SessionView {
   private async offer(events: readonly Event[]): Promise<void> {
     for (const event of events) {
       if (event.position !== this.state.head + 1n) continue;
-      const whole = await this.whole(event);
-      // Meanwhile the same event may have arrived by the other way.
-      if (event.position === this.state.head + 1n) this.take(whole);
+      if (isWhole(event) || !isOfInterest(event)) this.take(event);
+      else await this.takeWhole(event);
     }
   }
 
@@ -188,27 +206,62 @@ export class SessionView {
   private take(event: Event): void {
     applyEvent(this.state, event);
     this.options.lease.position = event.position;
-    const seen = historyEvent(event);
-    if (seen !== undefined) this.events.push(seen);
+    const seen = this.isTooLarge ? undefined : historyEvent(event);
+    if (seen !== undefined) this.held.add(seen);
     for (const listener of [...this.listeners]) listener();
   }
 
-  private async whole(event: Event): Promise<Event> {
-    if (event.payloadOmitted === undefined && event.internalOmitted === undefined) return event;
-    const payload = event.payloadOmitted ? await this.readText(event.id, EventText.PAYLOAD) : event.payload;
-    const internal = event.internalOmitted
-      ? await this.readText(event.id, EventText.INTERNAL)
-      : event.internal;
-    return create(EventSchema, { ...event, payload, internal });
-  }
-
-  private readText(eventId: string, text: EventText): Promise<string> {
-    const { sessions, calls, lease } = this.options;
-    const request = { sessionId: lease.sessionId, eventId, text, lease: lease.proof };
-    return calls.repeat(async (options) => {
-      const chunks: Uint8Array[] = [];
-      for await (const { chunk } of sessions.readPayload(request, options)) chunks.push(chunk);
-      return Buffer.concat(chunks).toString("utf8");
+  private async takeWhole(event: Event): Promise<void> {
+    const { payloadOmitted: inPayload, internalOmitted: inInternal } = event;
+    const bytes = Number((inPayload?.sizeBytes ?? 0n) + (inInternal?.sizeBytes ?? 0n));
+    await this.reserved(bytes, async () => {
+      const payload = inPayload ? await this.readText(event, EventText.PAYLOAD) : event.payload;
+      const internal = inInternal ? await this.readText(event, EventText.INTERNAL) : event.internal;
+      // Meanwhile the same event may have arrived by the other way.
+      if (event.position === this.state.head + 1n)
+        this.take(create(EventSchema, { ...event, payload, internal }));
     });
   }
+
+  /** What is too large to be kept is read all the same, for what it says of the session. */
+  private async reserved<T>(bytes: number, read: () => Promise<T>): Promise<T> {
+    const { share, lease } = this.options;
+    if (!this.isTooLarge) {
+      try {
+        return await share.read(bytes, lease.signal, read);
+      } catch (error) {
+        if (!(error instanceof HistoryTooLarge)) throw error;
+        this.held.drop();
+      }
+    }
+    return share.read(share.possible(bytes), lease.signal, read);
+  }
+
+  private readText(
+    { id: eventId, payloadOmitted, internalOmitted }: Event,
+    text: EventText,
+  ): Promise<string> {
+    const { sessions, calls, lease } = this.options;
+    const request = { sessionId: lease.sessionId, eventId, text, lease: lease.proof };
+    const omitted = text === EventText.PAYLOAD ? payloadOmitted : internalOmitted;
+    return calls.repeat(async (options) => {
+      // One copy beside the text itself, however many pieces it comes in.
+      const bytes = Buffer.alloc(Number(omitted?.sizeBytes ?? 0n));
+      let length = 0;
+      for await (const { chunk } of sessions.readPayload(request, options)) {
+        bytes.set(chunk, length);
+        length += chunk.length;
+      }
+      return bytes.toString("utf8", 0, length);
+    }, LARGE_READ_MS);
+  }
+}
+
+function isWhole({ payloadOmitted, internalOmitted }: Event): boolean {
+  return payloadOmitted === undefined && internalOmitted === undefined;
+}
+
+/** Whether anything follows from what the event says, for a brain of this thread. */
+function isOfInterest({ threadId, type }: Event): boolean {
+  return threadId === "" && (isFolded(type) || matters(type));
 }

@@ -50,6 +50,8 @@ export interface Release {
   readonly retryAfterMs?: number;
   /** With idle: when calls that wait for clients are to be answered for them. */
   readonly answersDueAfterMs?: number;
+  /** With retry later: for want of room in this harness; others come first. */
+  readonly lacksRoom?: boolean;
 }
 
 type WorkCall = BidiCall<typeof WorkRequestSchema, typeof WorkResponseSchema>;
@@ -121,11 +123,12 @@ export class WorkStream {
     for (const lease of [...this.leases.values()]) this.lose(lease, "the harness stopped");
   }
 
-  release(lease: Lease, { reason, retryAfterMs, answersDueAfterMs }: Release): void {
+  release(lease: Lease, { reason, retryAfterMs, answersDueAfterMs, lacksRoom = false }: Release): void {
     if (this.leases.get(lease.id) !== lease) return;
     this.leases.delete(lease.id);
     lease.end("it was given back");
-    const value = create(ReleaseLeaseSchema, { leaseId: lease.id, reason, position: lease.position });
+    const { id: leaseId, position } = lease;
+    const value = create(ReleaseLeaseSchema, { leaseId, reason, position, lacksRoom });
     if (retryAfterMs !== undefined) value.retryAfter = durationFromMs(retryAfterMs);
     if (answersDueAfterMs !== undefined) value.answersDueAfter = durationFromMs(answersDueAfterMs);
     const message: Message = { case: "release", value };

@@ -55,6 +55,7 @@ export const PROGRAM_VARIABLES: Readonly<Record<ProgramName, ProgramVariables>> 
       "TENDON_URL",
       "TENDON_CA_FILE",
       "TENDON_HARNESS_CAPACITY",
+      "TENDON_HARNESS_HISTORY_MIB",
       "TENDON_MODEL",
       "TENDON_AUTO_POLICY_MODEL",
       "TENDON_OUTCOME_MODEL",

@@ -34,6 +34,12 @@ export interface Loop {
   /** The model that requests of this agent go to, for the log. */
   model(agent: Agent): string;
   run(turn: LoopTurn, signal: AbortSignal): Promise<LoopOutcome>;
+  /**
+   * Ids of the events in this history of which `run` uses no byte of an image or document any more, whatever the log says
+   * later: their bytes are let go of, and they stay with the rest (hollow-event.ts). Asked when an answer has come after a
+   * `brain.context_changed`; undefined: ask again after the next one. Pure. Without it a history is kept whole.
+   */
+  spent?(history: readonly Event[]): ReadonlySet<string> | undefined;
 }
 
 /** What a loop may know and use during one `run`. */

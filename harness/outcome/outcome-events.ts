@@ -19,6 +19,7 @@ export type EvaluationResult = Verdict["result"] | "max_iterations_reached" | "i
 const INTERRUPTED_TEXT = "Interrupted before the outcome was reached.";
 const REFUSED_TEXT = "The model refused to work on it.";
 const BROKEN_TEXT = "An internal error ended the work on it.";
+const TOO_LARGE_TEXT = "The session's history is larger than a harness may hold, so nothing can be judged.";
 const NO_RUBRIC_TEXT = "The text of the rubric's file is not known here, so nothing can be judged by it.";
 const NO_GRADER_TEXT = "No model is configured here that could judge the work.";
 
@@ -96,6 +97,7 @@ export const ENDS = {
   interrupted: { result: "interrupted", explanation: INTERRUPTED_TEXT },
   refused: { result: "failed", explanation: REFUSED_TEXT },
   broken: { result: "failed", explanation: BROKEN_TEXT },
+  tooLarge: { result: "failed", explanation: TOO_LARGE_TEXT },
   withoutRubric: { result: "failed", explanation: NO_RUBRIC_TEXT },
   withoutGrader: { result: "failed", explanation: NO_GRADER_TEXT },
 } as const satisfies Record<string, EvaluationEnd>;

@@ -60,8 +60,11 @@ export class Dispatcher implements Service {
   /** Held sessions of this replica, by session id. */
   private readonly held = new Map<string, { session: HeldSession; connection: HarnessConnection }>();
   private readonly assigning = new Set<string>();
-  /** Who let the session's lease run out while it stayed connected: others come first for a moment. By session id. */
-  private readonly ranOut = new Map<string, { connection: HarnessConnection; sinceMs: number }>();
+  /**
+   * Who let the session's lease run out while it stayed connected, or had no room for it: others come first for a moment. By
+   * session id.
+   */
+  private readonly passedOver = new Map<string, { connection: HarnessConnection; sinceMs: number }>();
   private readonly stops: (() => void)[] = [];
   private round: Promise<void> | undefined;
   private roundAgain = false;
@@ -122,13 +125,14 @@ export class Dispatcher implements Service {
 
   async release(
     connection: HarnessConnection,
-    leaseId: string,
+    { leaseId, othersFirst }: { readonly leaseId: string; readonly othersFirst: boolean },
     how: Omit<Parameters<LeaseStore["release"]>[0], "leaseId">,
   ): Promise<void> {
     const session = connection.held.get(leaseId);
     if (session !== undefined) {
       connection.drop(session);
       if (this.held.get(session.sessionId)?.session === session) this.held.delete(session.sessionId);
+      if (othersFirst) this.letOthersFirst(session.sessionId, connection);
     }
     const { hasWork } = await this.deps.leases.release({ leaseId, ...how });
     if (hasWork || connection.sessions + 1 >= connection.capacity) this.look();
@@ -231,10 +235,10 @@ export class Dispatcher implements Service {
   }
 
   private candidates({ sessionId, workspaceId }: WaitingSession): HarnessConnection[] {
-    const hung = this.ranOut.get(sessionId)?.connection;
+    const passedOver = this.passedOver.get(sessionId)?.connection;
     return [...this.connections].filter(
       (connection) =>
-        connection !== hung &&
+        connection !== passedOver &&
         (connection.workspaceId === undefined || connection.workspaceId === workspaceId),
     );
   }
@@ -274,13 +278,14 @@ export class Dispatcher implements Service {
     const holder = this.held.get(sessionId);
     if (holder === undefined || (await this.deps.leases.findWaiting(sessionId)) === undefined) return false;
     if (this.held.get(sessionId) !== holder) return false;
-    this.ranOut.set(sessionId, {
-      connection: holder.connection,
-      sinceMs: this.deps.clock.monotonicMs(),
-    });
+    this.letOthersFirst(sessionId, holder.connection);
     this.lose(sessionId, "it was not renewed in time");
     this.look();
     return false;
+  }
+
+  private letOthersFirst(sessionId: string, connection: HarnessConnection): void {
+    this.passedOver.set(sessionId, { connection, sinceMs: this.deps.clock.monotonicMs() });
   }
 
   private async assigningNow(sessionId: string, run: () => Promise<boolean>): Promise<boolean> {
@@ -368,9 +373,9 @@ export class Dispatcher implements Service {
 
   private async poll(): Promise<void> {
     const nowMs = this.deps.clock.monotonicMs();
-    for (const [sessionId, { connection, sinceMs }] of this.ranOut) {
+    for (const [sessionId, { connection, sinceMs }] of this.passedOver) {
       const mayHaveIt = nowMs >= sinceMs + OTHERS_FIRST_MS && connection.lastHeardMs > sinceMs;
-      if (mayHaveIt || !this.connections.has(connection)) this.ranOut.delete(sessionId);
+      if (mayHaveIt || !this.connections.has(connection)) this.passedOver.delete(sessionId);
     }
     this.look();
     try {

@@ -217,7 +217,8 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
   private async release(connection: HarnessConnection, release: ReleaseLease): Promise<void> {
     const rested = release.reason === ReleaseReason.IDLE || release.reason === ReleaseReason.FAILED;
     const retry = release.reason === ReleaseReason.RETRY_LATER;
-    await this.deps.dispatcher.release(connection, release.leaseId, {
+    const lease = { leaseId: release.leaseId, othersFirst: retry && release.lacksRoom };
+    await this.deps.dispatcher.release(connection, lease, {
       restedPosition: rested ? release.position : undefined,
       retryAfterMs: retry ? Math.max(0, release.retryAfter ? durationMs(release.retryAfter) : 0) : undefined,
       answersDueAfterMs:

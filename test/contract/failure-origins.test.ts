@@ -6,6 +6,7 @@ import { describe, expect, test } from "vitest";
 import { notStarted, resultOfTool, unknownOutcome } from "../../hand-agent/execution-results.ts";
 import { errorResult as toolError } from "../../hand-agent/result.ts";
 import * as brain from "../../harness/brain-events.ts";
+import { gaveUpEvents } from "../../harness/gave-up-events.ts";
 import { type ModelFailure, NO_USAGE } from "../../harness/loops/loop.ts";
 import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
 import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
@@ -47,6 +48,7 @@ const MODEL_FAILURE: ModelFailure = {
   retryAfterMs: undefined,
   began: false,
 };
+const BOUNDS = { takeQueuedEachStep: false, maxRounds: 1, maxCutOffs: 1, maxCompactions: 1, maxBytes: 1 };
 const retry = { kind: "retry", waitMs: 5, elapsedMs: 1 } as const;
 const exhausted = { kind: "exhausted", elapsedMs: 1 } as const;
 const hand = { handId: "hand_1", slot: "", handAgentId: "hagt_1" } as HandRecord;
@@ -161,6 +163,19 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
       "a model that is given up",
       () => brain.failureEvents("sevt_s", MODEL_FAILURE, exhausted, state, newId),
       ["model MODEL_OVERLOADED", "model MODEL_OVERLOADED"],
+    ],
+    [
+      "a turn that has reached a bound",
+      () =>
+        (["rounds", "cut_offs", "compactions", "history"] as const).flatMap((why) =>
+          gaveUpEvents(why, BOUNDS, state, newId),
+        ),
+      [
+        "model TOO_MANY_ROUNDS",
+        "model TOO_MANY_CUT_OFFS",
+        "model TOO_MANY_COMPACTIONS",
+        "harness HISTORY_TOO_LARGE",
+      ],
     ],
     [
       "a grader that nobody can read",

@@ -108,6 +108,18 @@ describe("assignments", () => {
     expect(again.lease?.epoch).toBe(2n);
   });
 
+  test("a session that its harness has no room for goes to others first", async () => {
+    const sessionId = await rig.createSession();
+    const full = rig.harness(a);
+    const assignment = await full.assigned(sessionId);
+    // With more of its places taken it would be chosen last.
+    const other = rig.harness(a, { capacity: 2 });
+    await other.welcome();
+    await other.assigned(await rig.createSession());
+    full.release(assignment, ReleaseReason.RETRY_LATER, { lacksRoom: true });
+    await other.assigned(sessionId);
+  });
+
   test("work that came after what the holder had seen brings the session again at once", async () => {
     const sessionId = await rig.createSession();
     const h = rig.harness(a);

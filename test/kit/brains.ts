@@ -1,5 +1,6 @@
 /** Real harnesses in the test's process, at a real server: with the loop that needs no model, or with models of a test's own. */
 import { Harness } from "../../harness/harness.ts";
+import type { HistoryRoom } from "../../harness/history-room.ts";
 import { createClaudeLoop } from "../../harness/loops/claude/claude-loop.ts";
 import { ModelClient } from "../../harness/loops/claude/model-client.ts";
 import { createModelFetch } from "../../harness/loops/claude/model-fetch.ts";
@@ -34,6 +35,8 @@ export async function startBrains(options: {
   /** Further loops, and how patient they are with their models. */
   readonly loops?: readonly Loop[];
   readonly settings?: Partial<RunnerSettings>;
+  /** The memory that histories may take. */
+  readonly room?: HistoryRoom;
   /** Puts something before what the harness says to the server. */
   readonly through?: (clients: ServerClients) => ServerClients;
 }): Promise<Brains> {
@@ -68,6 +71,7 @@ export async function startBrains(options: {
       ...options.settings,
     },
     drainMs: 500,
+    ...(options.room && { room: options.room }),
     clock: systemClock,
     log: createLogger("harness", "silent"),
   });

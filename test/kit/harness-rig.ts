@@ -27,7 +27,7 @@ import type { ScriptedSession } from "./scripted-session.ts";
 export interface RigOptions {
   model?: FakeMessagesApiOptions;
   server?: ScriptedServerOptions;
-  harness?: Partial<Pick<HarnessOptions, "capacity" | "drainMs">>;
+  harness?: Partial<Pick<HarnessOptions, "capacity" | "drainMs" | "room">>;
   settings?: Partial<HarnessOptions["settings"]>;
   /** Further loops. A function gets the fake, and makes them for each harness anew. */
   loops?: readonly Loop[] | ((api: FakeMessagesApi) => readonly Loop[]);

@@ -64,12 +64,17 @@ export class ScriptedHarness {
     });
   }
 
-  release(assignment: Assignment, reason = ReleaseReason.IDLE, more: { retryAfterMs?: number } = {}): void {
+  release(
+    assignment: Assignment,
+    reason = ReleaseReason.IDLE,
+    more: { retryAfterMs?: number; lacksRoom?: boolean } = {},
+  ): void {
     const position = assignment.tail.at(-1)?.position ?? 0n;
     const retryAfter = durationFromMs(more.retryAfterMs ?? 0);
+    const { lacksRoom = false } = more;
     this.say({
       case: "release",
-      value: { leaseId: assignment.lease?.leaseId ?? "", reason, position, retryAfter },
+      value: { leaseId: assignment.lease?.leaseId ?? "", reason, position, retryAfter, lacksRoom },
     });
   }
 

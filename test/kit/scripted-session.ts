@@ -174,7 +174,7 @@ export function shortened(event: Event, limit: number): Event {
     copy.payload = "";
     copy.payloadOmitted = {
       $typeName: "tendon.v1.OmittedText",
-      sizeBytes: BigInt(event.payload.length),
+      sizeBytes: BigInt(Buffer.byteLength(event.payload)),
       sha256: "",
     };
   }

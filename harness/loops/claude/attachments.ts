@@ -5,7 +5,7 @@
 import { type Json, objectsOf, parseObject } from "../../event-payload.ts";
 import { jsonText, textBlock } from "./blocks.ts";
 import type { AttachmentsDecision } from "./context-decision.ts";
-import type { History } from "./history.ts";
+import type { History, PlacedEvent } from "./history.ts";
 import type { BlockPlace, HistoryMessage, MessageList } from "./message-list.ts";
 
 export type AttachmentType = "document" | "image";
@@ -17,6 +17,7 @@ export interface AttachmentTrouble {
   readonly why: "room" | "unreadable";
 }
 
+export const ATTACHMENT_TYPES: readonly AttachmentType[] = ["document", "image"];
 const NAMES: Readonly<Record<AttachmentType, string>> = { document: "A document", image: "An image" };
 const REASONS: Readonly<Record<AttachmentTrouble["why"], string>> = {
   unreadable: "the model API cannot read it",
@@ -61,6 +62,21 @@ export function leaveOutAttachments(list: MessageList, { of, from, to, why }: At
       index += count;
     }
   }
+}
+
+/**
+ * Events whose images and documents no later request shows: decisions have put a line in their place, or a summary. What was
+ * measured before such a decision depends on them, so that has to be over first; undefined until then.
+ */
+export function spentAttachments(history: History): ReadonlySet<string> | undefined {
+  if (history.isMeasuredBefore) return undefined;
+  const shown = new Set(history.messages);
+  const isSpent = ({ message, from, to }: PlacedEvent) =>
+    !shown.has(message) ||
+    message.blocks
+      .slice(from, to)
+      .every((block) => ATTACHMENT_TYPES.every((of) => attachmentsIn(block, of) === 0));
+  return new Set(history.placed.filter(isSpent).map(({ eventId }) => eventId));
 }
 
 /** Of all in the history, those up to the end of the newest request that was answered. */

@@ -37,6 +37,8 @@ function rounds(sizes: readonly number[], more: Partial<History> = {}): History 
     starts,
     measured: undefined,
     trouble: NO_TROUBLE,
+    placed: [],
+    isMeasuredBefore: false,
     ...more,
   };
 }

@@ -46,6 +46,18 @@ export interface History {
   /** Tokens and weight of the messages up to the newest answer whose usage is known. */
   readonly measured: { readonly tokens: number; readonly weight: number } | undefined;
   readonly trouble: RequestTrouble;
+  /** Where what users and tools gave was put, also what is not among the messages any more. */
+  readonly placed: readonly PlacedEvent[];
+  /** Whether what was measured was measured before the newest decision. */
+  readonly isMeasuredBefore: boolean;
+}
+
+export interface PlacedEvent {
+  readonly eventId: string;
+  readonly message: HistoryMessage;
+  /** Its blocks in the message; `to` is not among them. */
+  readonly from: number;
+  readonly to: number;
 }
 
 export interface RequestStart {
@@ -86,6 +98,8 @@ class HistoryBuilder {
   private results: PlacedResult[] = [];
   private starts: RequestStart[] = [];
   private measured: History["measured"];
+  private isMeasuredBefore = false;
+  private readonly placed: PlacedEvent[] = [];
   /** What was said last from above, and where it stands. */
   private words: { readonly message: HistoryMessage; readonly blocks: readonly string[] } | undefined;
   private readonly trouble = new TroubleCount();
@@ -136,7 +150,9 @@ class HistoryBuilder {
     this.keepAnswer();
     const { list, answeredEnd, settledEnd, results, starts, measured, trouble } = this;
     const { messages, weight } = list;
-    return { messages, weight, answeredEnd, settledEnd, results, starts, measured, trouble };
+    const { placed, isMeasuredBefore } = this;
+    const built = { messages, weight, answeredEnd, settledEnd, results, starts, measured, trouble };
+    return { ...built, placed, isMeasuredBefore };
   }
 
   private consume(event: Event): void {
@@ -194,7 +210,9 @@ class HistoryBuilder {
     if (isError || internal.stop === "context") return;
     this.answeredEnd = this.requestEnd;
     const tokens = totalTokens(payload.model_usage);
-    if (tokens > 0) this.measured = { tokens, weight: this.list.weight };
+    if (tokens === 0) return;
+    this.measured = { tokens, weight: this.list.weight };
+    this.isMeasuredBefore = false;
   }
 
   private keepAnswer(): void {
@@ -218,6 +236,7 @@ class HistoryBuilder {
       const blocks = spokenBlocks(input);
       if (input.type !== "system.message") {
         list.say("user", blocks);
+        this.place(input, blocks.length);
         if (isFromAbove(input)) this.words = { message: list.last!, blocks };
       } else if (list.last?.role === "user") list.push("system", blocks);
       else system.push(blocks);
@@ -241,7 +260,16 @@ class HistoryBuilder {
       const event = resultEvents.get(eventId);
       const place = { message, block: first + i };
       this.results.push({ place, position, modelId, event, isTrimmed: false });
+      if (event !== undefined)
+        this.placed.push({ eventId: event.id, message, from: place.block, to: place.block + 1 });
     }
+  }
+
+  /** Its blocks are the last ones. */
+  private place({ id: eventId }: Event, blocks: number): void {
+    const message = this.list.last!;
+    const to = message.blocks.length;
+    this.placed.push({ eventId, message, from: to - blocks, to });
   }
 
   private noteStart({ position }: Event): void {
@@ -253,6 +281,7 @@ class HistoryBuilder {
   }
 
   private change(decision: ContextDecision | undefined): void {
+    this.isMeasuredBefore = this.measured !== undefined;
     if (decision?.kind === "trim") this.trim(decision.beforePosition, decision.keepChars);
     if (decision?.kind === "compact") this.compact(decision.keepFrom, decision.summary);
     if (decision?.kind !== "attachments") return;

@@ -70,7 +70,11 @@ export class ModelClient {
    * Sends the body and gives the stream's events until it ends. Throws ModelFailed; or the signal's reason once that
    * aborts. `maxSilenceMs` bounds the wait for each sign of life.
    */
-  async *stream(body: string, maxSilenceMs: number, signal: AbortSignal): AsyncGenerator<StreamEvent> {
+  async *stream(
+    body: string | Uint8Array,
+    maxSilenceMs: number,
+    signal: AbortSignal,
+  ): AsyncGenerator<StreamEvent> {
     const silence = new SilenceWatch(this.clock, maxSilenceMs);
     const stop = AbortSignal.any([signal, silence.signal]);
     let began = false;
@@ -98,7 +102,7 @@ export class ModelClient {
     return typeof tokens === "number" && tokens > 0 ? tokens : undefined;
   }
 
-  private open(body: string, signal: AbortSignal): Promise<AsyncIterable<StreamEvent>> {
+  private open(body: string | Uint8Array, signal: AbortSignal): Promise<AsyncIterable<StreamEvent>> {
     return this.api.post<AsyncIterable<StreamEvent>>("/v1/messages", {
       body,
       headers: { "content-type": "application/json" },

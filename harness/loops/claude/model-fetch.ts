@@ -48,7 +48,7 @@ function send(url: URL, isSecure: boolean, agent: http.Agent, init: RequestInit)
   const headers = Object.fromEntries(new Headers(init.headers).entries());
   // Compressed frames would arrive late, in lumps.
   headers["accept-encoding"] = "identity";
-  const body = typeof init.body === "string" ? Buffer.from(init.body) : undefined;
+  const body = bytesOf(init.body);
   if (body !== undefined) headers["content-length"] = String(body.length);
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
@@ -62,6 +62,12 @@ function send(url: URL, isSecure: boolean, agent: http.Agent, init: RequestInit)
     request.setNoDelay(true);
     request.end(body);
   });
+}
+
+/** Bytes go as they are: a copy of a large request is too much. */
+function bytesOf(body: RequestInit["body"]): Uint8Array | undefined {
+  if (body instanceof Uint8Array) return body;
+  return typeof body === "string" ? Buffer.from(body) : undefined;
 }
 
 function asResponse(incoming: http.IncomingMessage): Response {

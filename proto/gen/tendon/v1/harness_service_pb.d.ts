@@ -239,6 +239,14 @@ export declare type ReleaseLease = Message<"tendon.v1.ReleaseLease"> & {
    * @generated from field: google.protobuf.Duration answers_due_after = 5;
    */
   answersDueAfter?: Duration | undefined;
+
+  /**
+   * With retry later: the harness has no room for the session's history. Others come first; where there is none, it gets the
+   * session again a moment later.
+   *
+   * @generated from field: bool lacks_room = 6;
+   */
+  lacksRoom: boolean;
 };
 
 /**
