@@ -32,6 +32,22 @@ describe("the tool catalogue", () => {
     expect(names(toolCatalogue(only, [slot("", "bash", "write")]))).toEqual(["bash"]);
   });
 
+  it("offers the tools of threads to an agent that may call others and names none of them itself", () => {
+    const may = (...tools: object[]) =>
+      create(AgentSpecSchema, {
+        tools,
+        multiagent: { agents: [{ kind: { case: "self", value: true } }] },
+      } as never);
+    const brain = (...named: string[]) => ({ kind: { case: "brainToolset", value: { names: named } } });
+    const all = ["thread_create", "thread_send", "thread_wait", "thread_list", "thread_stop"];
+    const { offered } = toolCatalogue(may(toolset({})), [slot("", "bash")]);
+    expect(offered.map(({ modelName }) => modelName)).toEqual(["bash", ...all]);
+    expect(offered.at(-1)).toMatchObject({ kind: "brain", policy: "always_allow" });
+    expect(names(toolCatalogue(may(brain("memory")), []))).toEqual(["memory", ...all]);
+    expect(names(toolCatalogue(may(brain("thread_create")), []))).toEqual(["thread_create"]);
+    expect(names(toolCatalogue(specOf(brain("memory")), []))).toEqual(["memory"]);
+  });
+
   it("takes a tool's own permission before its toolset's", () => {
     const spec = specOf(
       toolset({

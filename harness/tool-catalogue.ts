@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import {
   type AgentSpec,
+  type BrainToolset,
   type McpToolset,
   Permission,
   type ToolPolicy,
@@ -136,13 +137,35 @@ function* offeredTools(
         if (may !== undefined) yield { kind: "web", slot: "", ...tool, ...may };
       }
     } else if (kind.case === "brainToolset") {
-      const { names, defaultPolicy, tools: exceptions } = kind.value;
-      for (const tool of names.flatMap((name) => BRAIN_TOOLS.get(name) ?? [])) {
-        const { name, description, inputSchema } = tool;
-        const may = permissionOf(exceptions[name], defaultPolicy);
-        if (may !== undefined) yield { kind: "brain", name, slot: "", description, inputSchema, ...may };
-      }
+      yield* brainTools(kind.value);
     }
+  }
+  if (mayCallOthers(spec) && !namesThreadTools(spec)) yield* brainTools({ names: THREAD_TOOLS, tools: {} });
+}
+
+/** What an agent that may call others needs for it: to such a one they are offered unless it names some of them itself. */
+const THREAD_TOOLS = ["thread_create", "thread_send", "thread_wait", "thread_list", "thread_stop"];
+
+function mayCallOthers(spec: AgentSpec | undefined): boolean {
+  return (spec?.multiagent?.agents.length ?? 0) > 0;
+}
+
+function namesThreadTools(spec: AgentSpec | undefined): boolean {
+  return (spec?.tools ?? []).some(
+    ({ kind }) =>
+      kind.case === "brainToolset" && kind.value.names.some((name) => THREAD_TOOLS.includes(name)),
+  );
+}
+
+function* brainTools({
+  names,
+  defaultPolicy,
+  tools: exceptions,
+}: Pick<BrainToolset, "names" | "defaultPolicy" | "tools">): Generator<Omit<CatalogueTool, "modelName">> {
+  for (const tool of names.flatMap((name) => BRAIN_TOOLS.get(name) ?? [])) {
+    const { name, description, inputSchema } = tool;
+    const may = permissionOf(exceptions[name], defaultPolicy);
+    if (may !== undefined) yield { kind: "brain", name, slot: "", description, inputSchema, ...may };
   }
 }
 

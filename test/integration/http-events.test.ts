@@ -141,11 +141,10 @@ describe("the event stream", () => {
 
 describe("threads over HTTP", () => {
   it("are listed below their session with the primary one, have events of their own, and are archived", async () => {
-    const tools = [TOOLSET, { type: "tendon_brain_toolset", names: ["thread_create", "thread_wait"] }];
     const agent = await client.beta.agents.create({
       name: "lead",
       model: "claude-test",
-      tools: tools as never,
+      tools: [TOOLSET],
       multiagent: { type: "coordinator", agents: [{ type: "self" }] },
     });
     const environment = await client.beta.environments.create({ name: `env ${agent.id}` });

@@ -414,7 +414,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("skills of an agent that is
     const helper = await newAgent("helper", has(await skill("For helpers.", "the helper greets")));
     const lead = await newAgent("lead", {
       ...has(await skill("For leads.", "the lead greets")),
-      tools: [TOOLSET, { type: "tendon_brain_toolset", names: ["thread_create", "thread_wait"] }],
+      tools: [TOOLSET],
       multiagent: { type: "coordinator", agents: [{ type: "agent", id: helper }] },
     });
     const session = await client.beta.sessions.create({ agent: lead, environment_id: environment });

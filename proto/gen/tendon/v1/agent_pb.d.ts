@@ -228,7 +228,7 @@ export declare const AgentSkillSchema: GenMessage<AgentSkill>;
 
 /**
  * Which agents an agent may call, each in a thread of its own. The bounds hold for a whole tree: those of the agent at its
- * root count.
+ * root count. An agent that has this and names no tool of threads in a brain toolset is offered all of them.
  *
  * @generated from message tendon.v1.Multiagent
  */
