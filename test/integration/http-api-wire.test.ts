@@ -137,6 +137,20 @@ describe("sessions over HTTP", () => {
     expect(await of(2)).toEqual([second.id]);
   });
 
+  it("keep their agent from the moment at which they run, also before a brain has come to them", async () => {
+    const { id } = await newAgent();
+    const { sessions } = client.beta;
+    const said = { type: "user.message" as const, content: [{ type: "text" as const, text: "go" }] };
+    const given = { agent: id, environment_id: environment, initial_events: [said] };
+    const { id: session, status } = await sessions.create(given);
+    expect(status).toBe("running");
+    await expect(sessions.update(session, { agent: { tools: [TOOLSET] } })).rejects.toMatchObject({
+      status: 400,
+      error: { error: { details: { reason: "SESSION_RUNNING" } } },
+    });
+    expect((await sessions.update(session, { title: "t", agent: { tools: [] } })).title).toBe("t");
+  });
+
   it("have a budget that clients can read, or none, and limits of our own apart", async () => {
     const { id } = await newAgent();
     const { sessions } = client.beta;

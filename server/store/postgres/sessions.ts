@@ -25,7 +25,7 @@ import { openOutcome } from "./outcomes.ts";
 import { checkCursor } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
 import { claimRequestId } from "./request-ids.ts";
-import { isRunning } from "./running-session.ts";
+import { hasBegun, isRunning } from "./running-session.ts";
 import { endOwnVault, putOwnCredentials } from "./session-vaults.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -282,7 +282,7 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
   const title = change.title ?? session.title;
   const metadata = mergeMetadata(session.metadata, change.metadata);
   const budget = change.budget ?? session.budget;
-  const agent = changedAgent(session, change.agent);
+  const agent = await changedAgent(transaction, session, change.agent);
   const changed = {
     ...(title !== session.title && { title }),
     ...(JSON.stringify(metadata) !== JSON.stringify(session.metadata) && { metadata }),
@@ -303,15 +303,18 @@ async function update(transaction: Transaction, change: Parameters<SessionStore[
 }
 
 /** A turn is run with the agent that it began with. */
-function changedAgent(
-  { sessionId, status, agent }: SessionRecord,
+async function changedAgent(
+  transaction: Transaction,
+  session: SessionRecord,
   change: Parameters<SessionStore["update"]>[0]["agent"],
-): string {
+): Promise<string> {
+  const { sessionId, status, agent } = session;
   if (change === undefined) return agent;
   if (agent !== change.before)
     throw new TendonError("VERSION_MISMATCH", "agent: somebody else has just changed it; try again");
-  if (change.after === agent || status === "idle") return change.after;
-  const why = `the session "${sessionId}" is ${status}; its agent is changed while it is idle`;
+  if (change.after === agent || !(await hasBegun(transaction, session))) return change.after;
+  const now = status === "idle" ? "running" : status;
+  const why = `the session "${sessionId}" is ${now}; its agent is changed while it is idle`;
   throw new TendonError("SESSION_RUNNING", why, { session_id: sessionId });
 }
 
