@@ -109,6 +109,12 @@ describe("a session over HTTP", () => {
     await untilIdle(await http(path, { headers: { "last-event-id": "0" } }));
     const asked = rig.api.requests.findLast(({ json }) => json?.model === "claude-other");
     expect(JSON.stringify(asked?.json?.system)).toContain("Only here.");
+    const without = client.beta.sessions.create({
+      agent: { type: "agent_with_overrides", id: agent.id, model: null as never },
+      environment_id: environment.id,
+    });
+    const details = { error_code: "agent_model_required", field: "agent.model" };
+    await expect(without).rejects.toMatchObject({ status: 400, error: { error: { details } } });
     const bad = client.beta.sessions.create({
       agent: {
         type: "agent_with_overrides",
@@ -271,6 +277,25 @@ describe("a request that is sent again", () => {
     expect((await make(key)).id).toBe((await make(key)).id);
     const message = "Idempotency-Key: was used before with other content; use a new one";
     expect(await make(key, "different")).toMatchObject({ error: { type: "conflict_error", message } });
+  });
+
+  it("with the same Idempotency-Key says its events once, and is refused with others", async () => {
+    const { id } = await newSession();
+    const headers = { "idempotency-key": `say-${id}` };
+    const send = async (...texts: string[]) => {
+      const body = JSON.stringify({ events: texts.map((text) => say(text)) });
+      const response = await http(`/v1/sessions/${id}/events`, { method: "POST", body, headers });
+      return (await response.json()) as { data: { id: string }[]; error?: { message: string } };
+    };
+    const ids = async (...texts: string[]) => (await send(...texts)).data.map((event) => event.id);
+    const first = await ids("one", "two");
+    expect(first).toHaveLength(2);
+    expect(await ids("one", "two")).toEqual(first);
+    const message = "Idempotency-Key: was used before with other content; use a new one";
+    for (const other of [["one"], ["one", "other"], ["one", "two", "three"], ["other", "two"]])
+      expect(await send(...other)).toMatchObject({ error: { type: "conflict_error", message } });
+    const { data } = await client.beta.sessions.events.list(id, { types: ["user.message"] });
+    expect(data.map((event) => event.id)).toEqual(first);
   });
 });
 

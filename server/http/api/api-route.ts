@@ -17,7 +17,7 @@ export interface ApiCall {
   readonly exchange: HttpExchange;
   /** Aborts when the caller goes away. */
   readonly signal: AbortSignal;
-  /** For creations: the same for a repeat that the caller marked as one (`Idempotency-Key`), else empty. */
+  /** For creations and events: the same for a repeat that the caller marked as one (`Idempotency-Key`), else empty. */
   readonly requestId: string;
 }
 

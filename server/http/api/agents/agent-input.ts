@@ -1,6 +1,6 @@
 /** What existing clients say of an agent, as the contract has it (pure). Throws INVALID_FIELD with the path in their words. */
 import { clone, create, type MessageInitShape } from "@bufbuild/protobuf";
-import { invalidField } from "../../../../kit/errors.ts";
+import { invalidField, TendonError } from "../../../../kit/errors.ts";
 import { WEB_TOOL_NAMES } from "../../../../kit/web/tool-names.ts";
 import {
   type AgentSpec,
@@ -76,11 +76,18 @@ function isShownAlike(one: readonly Tool[], other: readonly Tool[]): boolean {
 /** Of one session: what is said stands instead of what the agent has, and null clears it. */
 export function overriddenSpec(before: AgentSpec, fields: Fields): AgentSpec {
   const spec = clone(AgentSpecSchema, before);
+  if (fields.value.model === null) throw modelRequired(fields);
   if (spec.model !== undefined && fields.has("model")) spec.model.effort = "";
   if (fields.has("model")) spec.model = modelOf(fields, spec.model);
   if (fields.has("system")) spec.system = fields.text("system") ?? "";
   applyTools(spec, fields);
   return spec;
+}
+
+/** What existing clients call it when an override takes the model away. */
+function modelRequired(fields: Fields): TendonError {
+  const { reason, message, metadata } = invalidField(fields.at("model"), "is required");
+  return new TendonError(reason, message, { ...metadata, error_code: "agent_model_required" });
 }
 
 /** What others made and sell is not here: it can be uploaded. */

@@ -7,6 +7,7 @@ import { sentEvents } from "./event-input.ts";
 import { eventPageText } from "./event-list.ts";
 import { streamEvents } from "./event-stream.ts";
 import { wholeEventText } from "./event-texts.ts";
+import { asReusedKey, withRepeatIds } from "./repeat-ids.ts";
 import { logNamed } from "./told-log.ts";
 
 const { method } = SessionService;
@@ -36,10 +37,14 @@ function sessionLog({ services, params }: ApiCall) {
 }
 
 /** Answers with the events as the log has them now. */
-async function sendEvents({ services, params, body }: ApiCall): Promise<string> {
+async function sendEvents({ services, params, body, requestId }: ApiCall): Promise<string> {
   const sessionId = params.session_id!;
-  const events = sentEvents(body);
-  const { receipts } = await services.call(method.emitEvents, { sessionId, events });
+  const said = sentEvents(body);
+  const events = withRepeatIds(said, sessionId, requestId);
+  const emitted = services.call(method.emitEvents, { sessionId, events });
+  const { receipts } = await emitted.catch((error) => {
+    throw asReusedKey(error, said);
+  });
   const texts: string[] = [];
   for (const receipt of receipts) texts.push(await storedText(services, sessionId, receipt));
   return `{"data":[${texts.join(",")}]}\n`;

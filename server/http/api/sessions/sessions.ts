@@ -68,6 +68,8 @@ async function createSession({ services, body, requestId }: ApiCall): Promise<Se
 type Shown = (sessions: readonly Session[]) => Promise<readonly object[]>;
 
 async function listSessions({ services, query }: ApiCall, shown: Shown) {
+  if (query.get("agent_version") && !query.get("agent_id"))
+    throw invalidField("agent_id", "is needed where agent_version is given");
   const { fromMs, toMs } = rangeOf(query);
   const { sessions, nextPageToken, previousPageToken } = await services.call(method.listSessions, {
     pageSize: limitOf(query, MOST),
