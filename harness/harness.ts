@@ -153,7 +153,10 @@ export class Harness implements Service {
     if (release?.lacksRoom) {
       const { takenBytes, maxBytes } = this.room;
       const { sessionId } = lease;
-      this.options.log.info({ sessionId, takenBytes, maxBytes }, "a session makes room for others' histories");
+      this.options.log.info(
+        { sessionId, takenBytes, maxBytes },
+        "a session makes room for others' histories",
+      );
     }
     if (release === undefined) this.work.forget(lease);
     else this.work.release(lease, release);

@@ -99,23 +99,24 @@ export class HistoryRoom {
     this.serve();
   }
 
-  /** For shares. Resolves when it is the share's turn and so many bytes fit. */
+  /** For shares. Resolves when it is the share's turn and so many bytes fit; waits until the signal aborts at most. */
   async admit(share: HistoryShare, bytes: number, signal: AbortSignal): Promise<void> {
     const nowMs = this.clock.monotonicMs();
     const sinceMs = this.remembered.get(share.sessionId) ?? nowMs;
     let abort = () => {};
     try {
       await new Promise<void>((resolve, reject) => {
-        signal.throwIfAborted();
         abort = () => {
           this.queue = this.queue.filter((waiting) => waiting.share !== share);
           reject(signal.reason);
         };
-        signal.addEventListener("abort", abort, { once: true });
         const waiting = { share, bytes, sinceMs, triedMs: nowMs, granted: resolve, refused: reject };
         this.queue.push(waiting);
         this.queue.sort((a, b) => a.sinceMs - b.sinceMs);
         this.serve();
+        // Too late to wait, not to take what is free.
+        if (signal.aborted) abort();
+        else signal.addEventListener("abort", abort, { once: true });
       });
       this.remembered.delete(share.sessionId);
     } finally {
@@ -241,7 +242,7 @@ export class HistoryShare {
 
   /**
    * Does `read`, which brings up to so many bytes into memory, once there is room. What has come of them is said with `holds`,
-   * at best before `read` ends. Rejects with HistoryTooLarge, NoRoom, or the signal's reason.
+   * at best before `read` ends. Rejects with HistoryTooLarge, NoRoom, or, when the signal aborts while it waits, with its reason.
    */
   async read<T>(bytes: number, signal: AbortSignal, read: () => Promise<T>): Promise<T> {
     const more = this.moreFor(bytes);

@@ -126,6 +126,7 @@ export class Runner {
       lease,
       clock,
       share,
+      leaving: this.leaving.signal,
       ...(spent && { spent }),
     });
     this.writer = new LogWriter(server.sessions, calls, lease, this.view);

@@ -30,6 +30,8 @@ export interface SessionViewOptions {
   readonly clock: Clock;
   /** The room that the session has for its history. */
   readonly share: HistoryShare;
+  /** Aborts when nothing is waited for any more that the next holder can wait for. */
+  readonly leaving: AbortSignal;
   /** The loop's, if it has that. */
   readonly spent?: Loop["spent"];
 }
@@ -69,12 +71,15 @@ export class SessionView {
   private readonly held: HeldHistory;
   private readonly options: SessionViewOptions;
   private readonly listeners = new Set<() => void>();
+  /** Ends the waiting for room. */
+  private readonly stopping: AbortSignal;
   private knownHead = 0n;
   private reading: Promise<void> | undefined;
 
   constructor(options: SessionViewOptions) {
     this.options = options;
     this.held = new HeldHistory(options.share, options.spent);
+    this.stopping = AbortSignal.any([options.lease.signal, options.leaving]);
   }
 
   /** In log order; the same array for the whole life of the view. Empty where it is too large. */
@@ -225,16 +230,16 @@ export class SessionView {
 
   /** What is too large to be kept is read all the same, for what it says of the session. */
   private async reserved<T>(bytes: number, read: () => Promise<T>): Promise<T> {
-    const { share, lease } = this.options;
+    const { share } = this.options;
     if (!this.isTooLarge) {
       try {
-        return await share.read(bytes, lease.signal, read);
+        return await share.read(bytes, this.stopping, read);
       } catch (error) {
         if (!(error instanceof HistoryTooLarge)) throw error;
         this.held.drop();
       }
     }
-    return share.read(share.possible(bytes), lease.signal, read);
+    return share.read(share.possible(bytes), this.stopping, read);
   }
 
   private readText(

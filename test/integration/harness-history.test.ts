@@ -165,3 +165,21 @@ it("a session that has had its turn makes room for one that waits, at another ha
   for (const id of [first, second]) expect(stopOf(await rested(id))).toBe("end_turn");
   expect(asked).toBe(3);
 });
+
+it("a harness that stops gives back what waits for room, and another one takes it", async () => {
+  const answered = gate();
+  script = async () => {
+    await answered.opened;
+    return turn(["read"]);
+  };
+  // Its clock stands still: nobody is sent away for waiting too long.
+  const room = new HistoryRoom(1.5 * MIB, new FakeClock());
+  await addHarness(room);
+  const ids = await Promise.all([sessionWith(3 * MIB), sessionWith(3 * MIB)]);
+  await eventually(() => room.waiting === 1 && room.takenBytes > 0);
+  const [first] = brains.splice(0);
+  await first!.stop();
+  answered.open();
+  await addHarness(new HistoryRoom(1.5 * MIB, systemClock));
+  for (const id of ids) expect(stopOf(await rested(id))).toBe("end_turn");
+});
