@@ -20,6 +20,8 @@ const WAITS_PER_POLL = 200;
 
 export class OutcomeWaits {
   private readonly deps: OutcomeWaitsDeps;
+  /** The last held one that was looked at; empty for a new round. */
+  private after = "";
 
   constructor(deps: OutcomeWaitsDeps) {
     this.deps = deps;
@@ -32,13 +34,15 @@ export class OutcomeWaits {
     if (appended !== undefined) announceAppended(hub, sessionId, appended);
   }
 
-  /** Whatever was missed. */
+  /** Whatever was missed. However many are held, each has its turn. */
   async settleSome(): Promise<void> {
     const { threads, held, asking } = this.deps;
     for (const sessionId of await threads.restedTrees(WAITS_PER_POLL)) {
       await this.try(sessionId, () => this.settle(sessionId));
     }
-    for (const wait of await threads.heldTrees(WAITS_PER_POLL)) {
+    const waits = await threads.heldTrees(WAITS_PER_POLL, this.after);
+    this.after = waits.length < WAITS_PER_POLL ? "" : waits.at(-1)!.sessionId;
+    for (const wait of waits) {
       if (wait.isAtBudget) await this.try(wait.sessionId, () => held(wait));
       if (wait.isAsking) await this.try(wait.sessionId, () => asking(wait));
     }

@@ -19,6 +19,8 @@ const WAITS_PER_POLL = 500;
 
 export class ThreadWaits {
   private readonly deps: ThreadWaitsDeps;
+  /** The last that was looked at; undefined for a new round. */
+  private after: ThreadWait | undefined;
 
   constructor(deps: ThreadWaitsDeps) {
     this.deps = deps;
@@ -28,10 +30,13 @@ export class ThreadWaits {
     for (const wait of await this.deps.threads.waitsOf(sessionId)) await this.settle(wait, "by result");
   }
 
-  /** Whatever was missed, and waits whose time is over. */
+  /** Whatever was missed, and waits whose time is over. However many go on, each has its turn. */
   async settleSome(): Promise<void> {
     const { threads, log } = this.deps;
-    for (const wait of await threads.someWaits(WAITS_PER_POLL)) {
+    const waits = await threads.someWaits(WAITS_PER_POLL, this.after);
+    const goingOn = waits.filter(({ overdue }) => !overdue);
+    this.after = goingOn.length < WAITS_PER_POLL ? undefined : goingOn.at(-1);
+    for (const wait of waits) {
       try {
         await this.settle(wait, "by result", true);
       } catch (error) {

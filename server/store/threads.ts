@@ -162,8 +162,11 @@ export interface ThreadStore {
     timeoutMs: number;
   }): Promise<ThreadWait>;
   waitsOf(sessionId: string): Promise<ThreadWait[]>;
-  /** Waits whose time is over, and others, oldest first: whatever was missed is found here. */
-  someWaits(limit: number): Promise<ThreadWait[]>;
+  /**
+   * Waits whose time is over, the longest first, and of the others those behind `after`: as many of each. Whatever was missed is
+   * found here.
+   */
+  someWaits(limit: number, after?: Pick<ThreadWait, "sessionId" | "callId">): Promise<ThreadWait[]>;
   endWait(sessionId: string, callId: string): Promise<void>;
   standings(threadIds: readonly string[]): Promise<ThreadStanding[]>;
 
@@ -180,8 +183,8 @@ export interface ThreadStore {
   ): Promise<{ readonly isOver: boolean; readonly appended?: Appended | undefined }>;
   /** Sessions that wait though nothing below them works any more. */
   restedTrees(limit: number): Promise<string[]>;
-  /** Waits that go on, and some of whose threads wait for a client or for more of the budget. */
-  heldTrees(limit: number): Promise<OutcomeWait[]>;
+  /** Waits that go on, and some of whose threads wait for a client or for more of the budget; by id, those behind `after`. */
+  heldTrees(limit: number, after: string): Promise<OutcomeWait[]>;
 }
 
 export interface TreeSums {

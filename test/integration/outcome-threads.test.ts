@@ -57,6 +57,50 @@ const says =
     return words === "" ? {} : { say: words };
   };
 
+/** Notes what a session does from now on; nothing is sent, for lack of a proxy. */
+async function listen(endpointId: string): Promise<void> {
+  const types = ["session.status_run_started", "session.status_idled", "session.requires_action"];
+  await rig.database.pool().query(
+    `insert into webhook_endpoints (endpoint_id, workspace_id, url, name, description, enabled_events)
+       select $1, workspace_id, 'https://example.com/', '', '', $2 from workspaces`,
+    [endpointId, types],
+  );
+}
+
+/** Says no more of the session to the endpoint afterwards. */
+async function told(endpointId: string, sessionId: string): Promise<string[]> {
+  const pool = rig.database.pool();
+  const { rows } = await pool.query<{ type: string }>(
+    "select type from webhook_events where lane = $1 and $2 = any(endpoint_ids) order by number",
+    [sessionId, endpointId],
+  );
+  await pool.query("delete from webhook_endpoints where endpoint_id = $1", [endpointId]);
+  return rows.map((row) => row.type);
+}
+
+/** Copies of a session and a thread of it that wait for ever, and are looked at before them; what is returned takes them away. */
+async function waitBeside(sessionId: string, threadId: string, count: number): Promise<() => Promise<void>> {
+  const pool = rig.database.pool();
+  const { rows } = await pool.query<{ name: string }>(
+    "select column_name as name from information_schema.columns where table_name = 'sessions' and is_generated = 'NEVER'",
+  );
+  const columns = rows.map(({ name }) => name);
+  const copy = (of: string, change: string) =>
+    pool.query(
+      `insert into sessions (${columns.join()}) select ${columns.map((name) => `c.${name}`).join()}
+         from sessions s, generate_series(1, $2) n, lateral jsonb_populate_record(s, ${change}) c where s.session_id = $1`,
+      [of, count],
+    );
+  const still = "'status', 'idle', 'lease_id', null, 'work_position', 0";
+  await copy(sessionId, `jsonb_build_object(${still}, 'session_id', 'sesn_00' || n)`);
+  const ids = "'session_id', 'sthr_00' || n, 'root_session_id', 'sesn_00' || n";
+  await copy(threadId, `jsonb_build_object(${still}, ${ids})`);
+  await pool.query(
+    "insert into outcome_waits (session_id, event_id, since_position) select session_id, 'sevt_0', 1 from sessions where session_id like 'sesn_00%'",
+  );
+  return async () => void (await pool.query("delete from sessions where session_id ~ '^(sesn|sthr)_00'"));
+}
+
 const waits = (sessionId: string) => rig.rested(sessionId, StopReason.WAITING_FOR_THREADS);
 const ends = (sessionId: string) => rig.rested(sessionId, StopReason.END_TURN);
 
@@ -175,21 +219,30 @@ it("is judged once, by whoever comes, where harness and server die while it wait
 
 it("waits for a thread that asks a client, ends with an interrupt, and is not judged after that", async () => {
   verdicts = [verdict(true, true)];
+  const crowded = gate();
   const custom = { name: "ask_user", description: "asks", inputSchema: `{"type":"object"}` };
   const asker = await rig.agent("asker", () => ({ calls: [{ name: "ask_user" }] }), {
     tools: [{ kind: { case: "custom", value: custom } }],
   });
   const lead = await rig.agent(
     "asked",
-    (request) => (request === 1 ? { calls: [create("asker")] } : { say: "Started." }),
+    async (request, turn, signal) => {
+      if (request === 2) await says("", crowded)(request, turn, signal);
+      return request === 1 ? { calls: [create("asker")] } : { say: "Started." };
+    },
     { members: [asker] },
   );
+  await listen("whep_asks");
   const sessionId = await work(lead);
   const thread = await eventually(async () => (await rig.threadsOf(sessionId))[0]);
   await rig.rested(thread.id, StopReason.REQUIRES_ACTION);
+  const leave = await waitBeside(sessionId, thread.id, 250);
+  crowded.open();
   await waits(sessionId);
-  // Who looks at the session alone is told that something is to be answered, though the thread asked before it rested.
+  // Who looks at the session alone is told that something is to be answered, though the thread asked before it rested, and
+  // though more wait than are looked at at once.
   await eventually(async () => payloads(await rig.log(sessionId), "session.threads_ask").length === 1);
+  await leave();
   await rig.sessions.emitEvents({ sessionId, events: [{ type: "user.interrupt" }] });
   const done = await ends(sessionId);
   expect(done.outcomeEvaluations).toMatchObject([{ result: OutcomeResult.INTERRUPTED }]);
@@ -205,6 +258,9 @@ it("waits for a thread that asks a client, ends with an interrupt, and is not ju
   expect(payloads(log, "brain.threads_rested")).toEqual([]);
   expect(payloads(log, "span.outcome_evaluation_end").map(({ result }) => result)).toEqual(["interrupted"]);
   expect(judged).toBe(0);
+  // It rested already when the interrupt ended what it waited for.
+  const runs = ["session.status_run_started", "session.status_idled"];
+  expect(await told("whep_asks", sessionId)).toEqual([...runs, "session.requires_action", ...runs]);
 });
 
 it("rests at the budget with its threads, and is judged once more of it lets them end", async () => {

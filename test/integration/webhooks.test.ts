@@ -176,6 +176,34 @@ describe("what arrives", () => {
     expect(hooks.receiver.taken.every((hook) => unwrap(hook, hooks.secret).type === "event")).toBe(true);
     await rig.gone(hooks);
   });
+  it("tells that a session requires action when it is its thread that asks, and that it goes on", async () => {
+    const hooks = await rig.subscribed([...RUNS, "session.requires_action"]);
+    const custom = { name: "ask_user", description: "asks", inputSchema: `{"type":"object"}` };
+    const child = await rig.tree.agent(
+      "hooked-asker",
+      (request) => (request === 1 ? { calls: [{ name: "ask_user" }] } : { say: "ok" }),
+      { tools: [{ kind: { case: "custom", value: custom } }] },
+    );
+    const make = { name: "thread_create", input: { agent: "hooked-asker", message: "go" } };
+    const lead = await rig.tree.agent(
+      "hooked-asked",
+      (request) =>
+        request > 2 ? { say: "Done." } : { calls: [request === 1 ? make : { name: "thread_wait" }] },
+      { members: [child] },
+    );
+    const sessionId = await rig.tree.talk(lead);
+    const told = () => typesAbout(hooks.receiver, sessionId);
+    await eventually(() => told().includes("session.requires_action"));
+    const call = (await rig.tree.log(sessionId)).find(({ type }) => type === "agent.custom_tool_use");
+    const payload = JSON.stringify({ custom_tool_use_id: call!.id, content: [{ type: "text", text: "so" }] });
+    const answer = { type: "user.custom_tool_result", payload };
+    await rig.tree.sessions.emitEvents({ sessionId, events: [answer] });
+    await rig.tree.rested(sessionId, StopReason.END_TURN);
+    const [starts, rests] = ["session.status_run_started", "session.status_idled"];
+    await eventually(() => told().length >= 5);
+    expect(told()).toEqual([starts, rests, "session.requires_action", starts, rests]);
+    await rig.gone(hooks);
+  });
   it("tells of each evaluation of an outcome once, also when its end is appended again", async () => {
     const type = "session.outcome_evaluation_ended";
     const hooks = await rig.subscribed([type]);

@@ -24,6 +24,7 @@ import { webTools } from "./0022-web-tools.ts";
 import { deploymentVaults } from "./0023-deployment-vaults.ts";
 import { webhookBounds } from "./0024-webhook-bounds.ts";
 import { outcomeWaits } from "./0025-outcome-waits.ts";
+import { webhookAsks } from "./0026-webhook-asks.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -54,4 +55,5 @@ export const migrations: readonly Migration[] = [
   deploymentVaults,
   webhookBounds,
   outcomeWaits,
+  webhookAsks,
 ];

@@ -115,7 +115,12 @@ const PARAMETERS = 25;
 const STATEMENT = `select append_events(${Array.from({ length: PARAMETERS }, (_, index) => `$${index + 1}`).join(", ")}) as answer`;
 
 /** Webhooks tell of these; of all others that webhooks tell, the database hears by rows that they change. */
-const isNoted = ({ type }: NewEvent) => type === "span.outcome_evaluation_end";
+const NOTED: ReadonlySet<string> = new Set([
+  "span.outcome_evaluation_end",
+  "session.threads_ask",
+  "session.threads_go_on",
+]);
+const isNoted = ({ type }: NewEvent) => NOTED.has(type);
 
 /** What is to be told is noted behind the append, by the same statement; most batches hold nothing of it. */
 function statementFor(items: readonly AppendItem[], waits: boolean): { sql: string; values: unknown[] } {
@@ -125,7 +130,7 @@ function statementFor(items: readonly AppendItem[], waits: boolean): { sql: stri
   );
   if (noted.length === 0) return { sql: STATEMENT, values };
   const sql = `with appended as materialized (${STATEMENT})
-    select answer, note_outcome_ends($${PARAMETERS + 1}::text[], $${PARAMETERS + 2}::text[]) from appended`;
+    select answer, note_said($${PARAMETERS + 1}::text[], $${PARAMETERS + 2}::text[]) from appended`;
   return { sql, values: [...values, noted.map(({ sessionId }) => sessionId), noted.map(({ id }) => id)] };
 }
 

@@ -30,7 +30,7 @@ export function outcomeWaits(
       );
       return rows.map((row) => row.session_id);
     },
-    async heldTrees(limit) {
+    async heldTrees(limit, after) {
       const { rows } = await pool.query<{
         session_id: string;
         since_position: number;
@@ -41,8 +41,8 @@ export function outcomeWaits(
            bool_or(s.stop_reason = 'requires_action') as asking
          from outcome_waits w join sessions s on s.root_session_id = w.session_id and s.archived_at is null and s.status = 'idle'
            and s.stop_reason in ('budget_reached', 'requires_action')
-         group by w.session_id order by w.session_id limit $1`,
-        [limit],
+         where w.session_id > $2 group by w.session_id order by w.session_id limit $1`,
+        [limit, after],
       );
       return rows.map((row) => ({
         sessionId: row.session_id,

@@ -26,8 +26,13 @@ export function threadWaits(
     async waitsOf(sessionId) {
       return waits(pool, "where session_id = $1", [sessionId]);
     },
-    async someWaits(limit) {
-      return waits(pool, "order by deadline_at limit $1", [limit]);
+    async someWaits(limit, after) {
+      const due = await waits(pool, "where deadline_at <= clock_timestamp() order by deadline_at limit $1", [
+        limit,
+      ]);
+      const others = `where deadline_at > clock_timestamp() and (session_id, call_id) > ($2, $3)
+        order by session_id, call_id limit $1`;
+      return [...due, ...(await waits(pool, others, [limit, after?.sessionId ?? "", after?.callId ?? ""]))];
     },
     async endWait(sessionId, callId) {
       await pool.query("delete from thread_waits where session_id = $1 and call_id = $2", [
