@@ -24,6 +24,7 @@ import { actorOf, type Principal } from "../ports/principal.ts";
 import type { SecretSealing } from "../ports/secret-sealing.ts";
 import type { AgentSkills } from "../ports/skills.ts";
 import type { AgentStore } from "../store/agents.ts";
+import type { CredentialStore } from "../store/credentials.ts";
 import type { EnvironmentStore } from "../store/environments.ts";
 import { SCOPES } from "../store/request-ids.ts";
 import type { NewSession } from "../store/sessions.ts";
@@ -34,6 +35,7 @@ import { attachRepositories } from "./repositories.ts";
 import { ownVaultOf } from "./repository-tokens.ts";
 import { fileResource, resourcesText } from "./resources.ts";
 import { checkEmit } from "./rules.ts";
+import { checkVariables } from "./variable-check.ts";
 import { checkVaults } from "./vault-check.ts";
 
 export interface CreationDeps {
@@ -46,6 +48,7 @@ export interface CreationDeps {
   readonly skills: Pick<AgentSkills, "resolve" | "pinMembers">;
   readonly sealing: SecretSealing;
   readonly vaults: Pick<VaultStore, "findAll">;
+  readonly credentials: Pick<CredentialStore, "variableNames">;
 }
 
 /**
@@ -68,6 +71,7 @@ export async function newSession(
   const agent = await agentOf(deps, request, workspaceId);
   const environments = await environmentsOf(deps, agent, request, workspaceId);
   await checkVaults(deps.vaults, request.vaultIds, workspaceId);
+  await checkVariables(deps, { vaultIds: request.vaultIds, workspaceId }, { agent, ...environments });
   const given = await givenResources(deps, request, workspaceId, environments);
   const whose = { workspaceId, actor: actorOf(principal) };
   return {

@@ -1,6 +1,8 @@
 /** Makes a session that goes on from another one's log. */
+import { fromJsonString } from "@bufbuild/protobuf";
 import { contentHash } from "../../kit/canonical-json.ts";
 import { newId } from "../../kit/ids.ts";
+import { AgentSchema } from "../../proto/gen/tendon/v1/agent_pb.js";
 import {
   type ForkSessionRequest,
   ForkSessionRequestSchema,
@@ -11,10 +13,11 @@ import type { LogCopyStore } from "../store/log-copies.ts";
 import { type RequestIdStore, SCOPES } from "../store/request-ids.ts";
 import type { ChangedSession, SessionStanding, SessionStore } from "../store/sessions.ts";
 import { budgetText, type CreationDeps, checkTexts } from "./creation.ts";
+import { checkVariables } from "./variable-check.ts";
 import { checkVaults } from "./vault-check.ts";
 import { startOf } from "./watch.ts";
 
-export interface ForkDeps extends Pick<CreationDeps, "vaults"> {
+export interface ForkDeps extends Pick<CreationDeps, "vaults" | "credentials" | "environments"> {
   readonly logCopies: Pick<LogCopyStore, "fork">;
   readonly sessions: Pick<SessionStore, "find">;
   readonly requestIds: Pick<RequestIdStore, "madeBy">;
@@ -45,6 +48,11 @@ export function forkLog(
     claim.workspaceId = workspaceId;
     checkTexts(request);
     await checkVaults(deps.vaults, vaultIds, workspaceId);
+    const origin = vaultIds.length === 0 ? undefined : await deps.sessions.find(sessionId);
+    if (origin !== undefined) {
+      const agent = fromJsonString(AgentSchema, origin.agent, { ignoreUnknownFields: true });
+      await checkVariables(deps, { vaultIds, workspaceId }, { ...origin, agent });
+    }
     // The head only says where to end when no position does: a repeat is the same request wherever the log is by then.
     const position = request.position === 0n ? head : startOf(sessionId, request.position, head, "position");
     return deps.logCopies.fork({

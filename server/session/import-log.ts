@@ -31,6 +31,7 @@ import type { ChangedSession, SessionStore } from "../store/sessions.ts";
 import { ChainCheck } from "./chain-check.ts";
 import { budgetText, type CreationDeps, checkTexts, findEnvironment } from "./creation.ts";
 import { checkImported } from "./rules.ts";
+import { checkVariables } from "./variable-check.ts";
 import { checkVaults } from "./vault-check.ts";
 
 const BATCH_EVENTS = 500;
@@ -243,6 +244,8 @@ async function describe(
   for (const [slot, id] of Object.entries(header.slotEnvironmentIds)) {
     slotEnvironmentIds[slot] = (await isUsable(id)) ? id : environmentId;
   }
+  const { vaultIds } = start;
+  await checkVariables(deps, { vaultIds, workspaceId }, { agent, environmentId, slotEnvironmentIds });
   return {
     agentId: agent.id,
     agentVersion: agent.version,

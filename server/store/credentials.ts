@@ -116,6 +116,8 @@ export interface CredentialStore {
   open(opening: CredentialOpening): Promise<StoredCredential | undefined>;
   /** Whether `open` would find one; none is opened by asking. */
   hasAny(sessionId: string, destinations: readonly string[]): Promise<boolean>;
+  /** Of the live variable credentials of these vaults, by name; at most 320. */
+  variableNames(vaultIds: readonly string[], workspaceId: string): Promise<string[]>;
   /** The session's live variable credentials, of each name the first by its vaults in their order; at most 320. */
   variables(sessionId: string): Promise<StoredCredential[]>;
   /** Undefined when there is none. `epoch`, `now` and all times are the database's. */

@@ -1,10 +1,13 @@
 /** VaultService over the wire: what people do with vaults and credentials, and what they never see again. */
+import Anthropic from "@anthropic-ai/sdk";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { newId } from "../../kit/ids.ts";
 import { Opener } from "../../mcp-proxy/credentials/opener.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
+import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import type { CredentialUseSchema } from "../../proto/gen/tendon/v1/vault_service_pb.js";
 import { failure } from "../kit/failure.ts";
@@ -273,5 +276,57 @@ describe("sessions", () => {
       "NOT_FOUND",
     );
     expect((await sessions.forkSession({ sessionId })).session!.vaultIds).toEqual([]);
+  });
+
+  test("with variables are refused where their hands would have no relay for these, however they are made", async () => {
+    const { key } = rig.home;
+    const [sessions, environments] = [
+      rig.server.client(SessionService, key),
+      rig.server.client(EnvironmentService, key),
+    ];
+    const newAgent = async (spec: object) =>
+      (await rig.server.client(AgentService, key).createAgent({ spec: { name: "a", ...spec } })).agent!.id;
+    const agentId = await newAgent({ tools: [{ kind: { case: "handToolset", value: {} } }] });
+    const newEnvironment = async (spec: object) => {
+      const made = await environments.createEnvironment({ spec: { name: newId("environment"), ...spec } });
+      return made.environment!;
+    };
+    const { id: open, spec } = await newEnvironment({ network: { mode: NetworkMode.UNRESTRICTED } });
+    const { id: closed } = await newEnvironment({ network: { mode: NetworkMode.NONE } });
+    const { id: process } = await newEnvironment({ driver: "process" });
+    const [vaultId, plainVault] = [await newVault(), await newVault()];
+    const use = {
+      kind: {
+        case: "environmentVariable" as const,
+        value: { name: "API_KEY", allowedHosts: ["a.example"], inHeaders: true },
+      },
+    };
+    await rig.home.addCredential(vaultId, use, "secret");
+    const message = `vault_ids: the vaults have variables (API_KEY), whose values are put in on the way through a hand's relay; hands of the environment "${spec!.name}" reach the network by themselves and have none: choose an environment whose network is none or limited, or leave the vault out`;
+
+    const create = (environmentId: string, more: object = {}) =>
+      sessions.createSession({ agentId, environmentId, vaultIds: [vaultId], ...more });
+    const refusal = await failure(create(open));
+    expect([refusal.reason, refusal.message, refusal.metadata.field]).toEqual([
+      "INVALID_FIELD",
+      message,
+      "vault_ids",
+    ]);
+    expect((await failure(create(process))).reason).toBe("INVALID_FIELD");
+    await create(closed);
+    await create(open, { agentId: await newAgent({}) });
+    const { session } = await create(open, { vaultIds: [plainVault] });
+    expect(
+      (await failure(sessions.forkSession({ sessionId: session!.id, vaultIds: [vaultId] }))).message,
+    ).toBe(message);
+
+    const { beta } = new Anthropic({ baseURL: rig.server.url, apiKey: key, maxRetries: 0 });
+    const made = { agent: agentId, environment_id: open, vault_ids: [vaultId] };
+    const told = { status: 400, error: { error: { type: "invalid_request_error", message } } };
+    await expect(beta.sessions.create(made)).rejects.toMatchObject(told);
+    const words = { type: "user.message" as const, content: [{ type: "text" as const, text: "go" }] };
+    const deployment = beta.deployments.create({ name: "d", ...made, initial_events: [words] });
+    await expect(deployment).rejects.toMatchObject(told);
+    await vaults.deleteVault({ vaultId });
   });
 });

@@ -29,6 +29,7 @@ import { createBlobStore } from "../../server/store/postgres/blobs.ts";
 import { createBudgetStore } from "../../server/store/postgres/budgets.ts";
 import { createCheckpointStore } from "../../server/store/postgres/checkpoints.ts";
 import { createClientCallStore } from "../../server/store/postgres/client-calls.ts";
+import { createCredentialStore } from "../../server/store/postgres/credentials.ts";
 import { createEnvironmentStore } from "../../server/store/postgres/environments.ts";
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createFileStore } from "../../server/store/postgres/files.ts";
@@ -173,6 +174,7 @@ export async function startReplica(options: {
         Promise.reject(new TendonError("NOT_CONFIGURED", "no proxy has published a sealing key yet")),
     },
     vaults: createVaultStore(pool),
+    credentials: createCredentialStore(pool),
     dispatch: {
       wake: (sessionId) => leases.wake(sessionId),
       withdraw: async (sessionId) => void (await leases.withdraw(sessionId)),

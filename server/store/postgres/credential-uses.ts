@@ -19,6 +19,7 @@ type Uses = Pick<
   | "open"
   | "hasAny"
   | "variables"
+  | "variableNames"
   | "claimRefresh"
   | "storeRefreshed"
   | "endRefresh"
@@ -74,6 +75,17 @@ export function credentialUses(pool: Pool): Uses {
         [sessionId, destinations],
       );
       return rowCount > 0;
+    },
+    async variableNames(vaultIds, workspaceId) {
+      const { rows } = await pool.query<{ name: string }>(
+        `select distinct substr(c.destination, length('variable ') + 1) as name
+         from vaults v join credentials c on c.vault_id = v.vault_id
+         where v.vault_id = any($1) and v.workspace_id = $2 and v.archived_at is null
+           and c.archived_at is null and c.sealed is not null and c.destination like 'variable %'
+         order by name limit ${MAX_VARIABLES}`,
+        [vaultIds, workspaceId],
+      );
+      return rows.map((row) => row.name);
     },
     async variables(sessionId) {
       const { rows } = await pool.query<CredentialRow>(
