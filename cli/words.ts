@@ -34,10 +34,10 @@ function prefixOf(schema: DescEnum): string {
   return schema.values[0]!.name.replace(/UNSPECIFIED$/, "");
 }
 
-/** "2026-01-31 09:30:05" in UTC; nothing for a time that is not set. */
+/** "2026-01-31 09:30:05Z", in UTC; nothing for a time that is not set. */
 export function timeText(time: Timestamp | undefined): string {
   if (time === undefined) return "";
-  return timestampDate(time).toISOString().slice(0, 19).replace("T", " ");
+  return `${timestampDate(time).toISOString().slice(0, 19).replace("T", " ")}Z`;
 }
 
 export function timestampIn(delayMs: number, nowMs: number): Timestamp {
@@ -99,11 +99,17 @@ export function parseDuration(maxMs: number): (text: string) => number {
 
 const YEARS_100_MS = 100 * 365 * 24 * 3_600_000;
 
-/** A time, or how long ago it was. */
+const ZONED = /\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)$/i;
+
+/** A time with its zone, as it is printed too, or how long ago it was. Without a zone nobody could say whose clock is meant. */
 export function parseTime(text: string): Timestamp {
   if (/^\d{4}-/.test(text)) {
-    const ms = Date.parse(text);
-    if (Number.isNaN(ms)) throw new InvalidArgumentError("It must be a time such as 2026-01-31T09:30:00Z.");
+    const ms = ZONED.test(text) ? Date.parse(text) : Number.NaN;
+    if (Number.isNaN(ms)) {
+      throw new InvalidArgumentError(
+        "It must be a time with its zone, such as 2026-01-31T09:30:00Z or 2026-01-31T10:30:00+01:00.",
+      );
+    }
     return timestampFromMs(ms);
   }
   return timestampFromMs(systemClock.nowMs() - parseDuration(YEARS_100_MS)(text));

@@ -156,7 +156,7 @@ function eventTable(events: readonly Event[]): string {
       ? `(${event.payloadOmitted.sizeBytes} bytes left out)`
       : event.payload.slice(0, 2_000),
   ]);
-  return formatTable(["POSITION", "TIME (UTC)", "TYPE", "PAYLOAD"], rows);
+  return formatTable(["POSITION", "TIME", "TYPE", "PAYLOAD"], rows);
 }
 
 function moreNote({ events, hasMore }: { events: readonly Event[]; hasMore: boolean }, desc = false): string {

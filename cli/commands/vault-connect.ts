@@ -121,7 +121,7 @@ async function browsed(
   const until = expiresAt !== undefined && timestampMs(expiresAt) < timestampMs(own) ? expiresAt : own;
   const whose = registered ? "a client that was registered now" : `the client ${clientId}`;
   output.note(
-    `${issuer} is asked as ${whose}. Until ${timeText(until)} UTC, allow it in a browser:\n\n${authorizationUrl}\n`,
+    `${issuer} is asked as ${whose}. Until ${timeText(until)}, allow it in a browser:\n\n${authorizationUrl}\n`,
   );
   const ways = [listener.answerWith(state)];
   let closePasted = () => {};
