@@ -20,14 +20,19 @@ export function interruptEvents(
   newId: () => string,
 ): EventInput[] {
   const interrupts = state.interrupts.map(({ eventId }) => eventId);
-  const keeps = state.interrupts.some(({ keepsQueued }) => keepsQueued);
+  const stop = state.interrupts.findLast(({ keepsQueued }) => keepsQueued);
   const isOver = state.status === "idle" && state.openCalls.size === 0 && !state.atBudget;
   const ended = endedOutcome(state, newId);
-  const isAwaited = state.announcedCalls !== undefined || (keeps && state.waiting.length > 0);
+  const isAwaited =
+    state.announcedCalls !== undefined ||
+    state.waiting.some(({ position }) => position < (stop?.position ?? 0n));
   const consumed = { event_ids: interrupts, turn: state.turn };
   const marker = brainEvent(newId(), "brain.inputs_consumed", consumed);
   if (isOver && ended.length === 0 && !isAwaited) return [marker];
-  const info = { interrupted: { event_id: interrupts[0] }, ...(keeps && { keeps_queued: true }) };
+  const info = {
+    interrupted: { event_id: interrupts[0] },
+    ...(stop !== undefined && { keeps_queued: true }),
+  };
   return [
     ...interruptedResults(state, leavesCalls, newId),
     ...ended,

@@ -244,6 +244,21 @@ describe("the next step", () => {
     expect(stepAfter([...rested, ["user.interrupt", {}], taken, said]).kind).toBe("ask");
   });
 
+  it("takes what a client says after a stop for a new word, also when it comes before the stop was heard", () => {
+    const stop: [string, object] = ["user.interrupt", { keeps_queued: true }];
+    const stopped: [string, object] = [
+      "session.status_idle",
+      { stop_reason: { type: "end_turn" }, keeps_queued: true },
+    ];
+    const heard: [string, object] = ["agent.thread_message_received", { content: [] }];
+    expect(stepAfter([message, stop, message, consumed("e2"), stopped])).toMatchObject({
+      kind: "ask",
+      inputs: [{ eventId: "e1" }, { eventId: "e3" }],
+    });
+    expect(stepAfter([message, stop, heard, consumed("e2"), stopped]).kind).toBe("rest");
+    expect(stepAfter([message, stop, message, stop, consumed("e2", "e4"), stopped]).kind).toBe("rest");
+  });
+
   it("rests while the budget is spent, and goes on with the same turn once it is changed", () => {
     const spent: [string, object] = ["session.status_idle", { stop_reason: { type: "budget_reached" } }];
     const mid = [message, running, consumed("e1"), start, call(), end(1), result("e5"), spent] as const;

@@ -88,7 +88,9 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     const interrupt = inputOf(event);
     state.interrupts.push(interrupt);
     // Also where nothing is going on that an idle event would end.
-    if (interrupt.keepsQueued) state.isHeld = true;
+    if (!interrupt.keepsQueued) return;
+    state.isHeld = true;
+    state.stoppedAt = event.position;
   },
   "user.tool_confirmation": confirm,
   "user.custom_tool_result": clientAnswer,
@@ -314,9 +316,13 @@ function rest(state: SessionState, event: Event): void {
     state.announcedAtMs = event.createdAt && timestampMs(event.createdAt);
     return;
   }
-  const isHeld = payload.keeps_queued === true;
-  if (isHeld) state.isHeld = true;
-  if (isHeld || type === "retries_exhausted") state.exhaustedAt = event.position;
+  if (type === "retries_exhausted") state.exhaustedAt = event.position;
+  if (payload.keeps_queued === true) {
+    // What was said after the stop, before it was heard, is a word from a client as well.
+    if (state.stoppedAt === 0n) state.isHeld = true;
+    state.exhaustedAt = state.stoppedAt || event.position;
+    state.stoppedAt = 0n;
+  }
   state.owed = false;
   state.refusal = undefined;
   state.trouble = NO_TROUBLE;

@@ -69,8 +69,12 @@ export interface SessionState {
   announcedCalls: ReadonlySet<string> | undefined;
   /** When that was said, by the database's clock; undefined while only this brain knows of it. */
   announcedAtMs: number | undefined;
-  /** Position of the newest idle event with `retries_exhausted`: what waited then goes on waiting for a new message. */
+  /**
+   * Where what waits was held, by a turn that failed for good or by a stop: what came before goes on waiting for a new message.
+   */
   exhaustedAt: bigint;
+  /** Position of the newest interrupt that keeps what waits, until the idle event that it leads to; 0 for none. */
+  stoppedAt: bigint;
   /** Somebody wanted it to stop: what threads say starts no turn until a user, or who made this thread, has said something. */
   isHeld: boolean;
   /** Calls that the server answers when threads rest, as the newest idle event names them. */
@@ -124,6 +128,7 @@ export function newSessionState(): SessionState {
     announcedCalls: undefined,
     announcedAtMs: undefined,
     exhaustedAt: 0n,
+    stoppedAt: 0n,
     isHeld: false,
     announcedWaits: NO_CALLS,
     announcedOffers: NO_CALLS,

@@ -1,5 +1,6 @@
 /** Appends what somebody says: a brain with its lease, or a client, whose words get beside them what a brain needs to know. */
 import { isTendonError } from "../../kit/errors.ts";
+import { isId } from "../../kit/ids.ts";
 import type { RpcContext } from "../../kit/rpc/context.ts";
 import { formatTraceParent, traceOf } from "../../kit/trace.ts";
 import type { EmitEventsRequest } from "../../proto/gen/tendon/v1/session_service_pb.js";
@@ -40,6 +41,7 @@ export async function emitEvents(deps: EmitDeps, request: EmitEventsRequest, cal
   const { sessionId, expectedPosition, lease } = request;
   const { authority, events: checked } = checkEmit(principalOf(context), request.events, lease);
   if (authority === "brain") await checkBudget(deps.budgets, sessionId, checked);
+  if (authority === "client" && isId("thread", sessionId)) await hearAbove(deps, sessionId);
   const addressed = authority === "client" ? await addressEvents(deps.threads, sessionId, checked) : checked;
   let events = addressed;
   try {
@@ -67,6 +69,22 @@ export async function emitEvents(deps: EmitDeps, request: EmitEventsRequest, cal
   if (events.some(({ type, threadId }) => threadId !== "" || type === "user.interrupt"))
     void deps.relay().relay(sessionId);
   return { receipts: appended.receipts.map(toReceipt), head: BigInt(appended.head) };
+}
+
+/**
+ * What the logs above a thread were told before is told to the thread first, however soon somebody speaks to it: a stop would
+ * take what was said after it for something that waited, and hold it.
+ */
+async function hearAbove(
+  { threads, relay }: Pick<EmitDeps, "threads" | "relay">,
+  threadId: string,
+): Promise<void> {
+  const above: string[] = [];
+  for (let id = (await threads.place(threadId))?.parentSessionId; id !== undefined; ) {
+    above.unshift(id);
+    id = (await threads.place(id))?.parentSessionId;
+  }
+  for (const id of above) await relay().relay(id);
 }
 
 /** Each with what a brain needs beside it. */
