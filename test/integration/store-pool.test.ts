@@ -111,7 +111,7 @@ describe("a database that is not there", () => {
   test("callers beyond the bound on waiting ones are refused at once", async () => {
     const own = createPool({ url: database.url, max: 1, applicationName: "test bound" });
     const held = await own.connect();
-    const waiting = Array.from({ length: 200 }, () => own.query("select 1"));
+    const waiting = Array.from({ length: 1_000 }, () => own.query("select 1"));
     const error = await rejection(own.query("select 1"));
     expect(isTendonError(error, "UNAVAILABLE")).toBe(true);
     held.release();

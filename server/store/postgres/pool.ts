@@ -61,8 +61,11 @@ export interface Pool extends Queryable {
 const CONNECT_TIMEOUT_MS = 10_000;
 const IDLE_TIMEOUT_MS = 30_000;
 
-/** Beyond this many waiting callers per connection a new one is refused at once: it would not be served in time anyway. */
-const WAITING_PER_CONNECTION = 200;
+/**
+ * Beyond this many waiting callers per connection a new one is refused at once: with a few milliseconds for each it would wait
+ * until `CONNECT_TIMEOUT_MS`, and then be refused. Some hundred calls that begin together on a busy machine are not so many.
+ */
+const WAITING_PER_CONNECTION = 1_000;
 
 export function createPool(options: PoolOptions): Pool {
   const { max, log, clock = systemClock } = options;
