@@ -1,4 +1,7 @@
 /** What requests and answers of the HTTP API are to the letter: fields, defaults, filters, cursors, and the words of refusals. */
+import { once } from "node:events";
+import { type IncomingMessage, request } from "node:http";
+import { text } from "node:stream/consumers";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -117,6 +120,21 @@ describe("an agent over HTTP", () => {
       (await client.beta.agents.list(query)).data.map(({ id }) => id);
     expect(await names({ "created_at[lte]": one.created_at, limit: 1 })).toEqual([one.id]);
     expect(await names({ "created_at[gte]": one.created_at })).toEqual([two.id, one.id]);
+  });
+});
+
+describe("a body over HTTP", () => {
+  it("that says itself that it is far too long is refused before it comes", async () => {
+    const headers = { authorization: `Bearer ${server.adminKey}`, "content-length": "99999999999" };
+    const sending = request(`${server.url}/v1/agents`, { method: "POST", headers });
+    sending.flushHeaders();
+    const [response] = (await once(sending, "response")) as [IncomingMessage];
+    expect(response.statusCode).toBe(413);
+    expect(JSON.parse(await text(response))).toMatchObject({
+      type: "error",
+      error: { details: { reason: "MESSAGE_TOO_LARGE" } },
+    });
+    sending.destroy();
   });
 });
 

@@ -20,6 +20,8 @@ export class RequestBody {
 
 /** Throws MESSAGE_TOO_LARGE, INVALID_FIELD for what is no JSON object in UTF-8, CANCELLED when it breaks off. */
 export async function readBody({ request }: HttpExchange): Promise<RequestBody> {
+  // What would not be read to its end anyway is not waited for.
+  if (Number(request.headers["content-length"] ?? 0) > MAX_DROPPED_BYTES) throw tooLarge();
   const chunks: Buffer[] = [];
   let bytes = 0;
   try {
