@@ -18,6 +18,8 @@ import {
   turn,
 } from "../kit/fake-messages-api.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { residentBytes } from "../kit/process-tree.ts";
+import { startProgram } from "../kit/program.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 
 const MIB = 1024 * 1024;
@@ -182,4 +184,32 @@ it("a harness that stops gives back what waits for room, and another one takes i
   answered.open();
   await addHarness(new HistoryRoom(1.5 * MIB, systemClock));
   for (const id of ids) expect(stopOf(await rested(id))).toBe("end_turn");
+});
+
+it("a harness lives with less heap than the files of its sessions would take together, and runs them all", async () => {
+  const together = gate();
+  let asked = 0;
+  script = async () => {
+    asked += 1;
+    await together.opened;
+    return turn(["read"]);
+  };
+  const ids = await Promise.all([1, 2, 3, 4, 5, 6].map(() => sessionWith(6 * MIB)));
+  const program = startProgram("harness", {
+    TENDON_URL: server.url,
+    TENDON_HARNESS_KEY: await server.localKey("harness"),
+    TENDON_HARNESS_HISTORY_MIB: "16",
+    ANTHROPIC_API_KEY: api.apiKey,
+    ANTHROPIC_BASE_URL: api.url,
+    NODE_OPTIONS: "--max-old-space-size=112",
+  });
+  try {
+    // Three have room at a time.
+    await eventually(() => asked >= 3);
+    together.open();
+    for (const id of ids) expect(stopOf(await rested(id))).toBe("end_turn");
+    expect(residentBytes(program.pid, { peak: true })).toBeLessThan(500 * MIB);
+  } finally {
+    expect(await program.end("SIGTERM")).toBe(0);
+  }
 });
