@@ -109,6 +109,16 @@ describe("a creation that is repeated with its Idempotency-Key", () => {
     for (const id of Object.values(first)) expect(id).toEqual(expect.any(String));
     await beta.skills.delete(skill_id);
     await beta.files.delete(file_id);
+    const room = (limits: string) => database.pool().query("update workspaces set limits = $1", [limits]);
+    const upload = (key: string, text = "all that there is room for") =>
+      toFile(Buffer.from(text), "y.txt").then((file) =>
+        beta.files.upload({ file }, { headers: { "Idempotency-Key": key } }),
+      );
+    const stored = await upload("stored");
+    await room('{"blobBytes":"1"}');
+    expect(await upload("stored")).toEqual(stored);
+    await expect(upload("more", "more")).rejects.toMatchObject({ status: 400 });
+    await room("{}");
     await beta.memoryStores.archive(store);
     await beta.deployments.archive(deployment);
     await beta.agents.archive(agent);

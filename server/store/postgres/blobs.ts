@@ -72,6 +72,8 @@ export interface BlobCompanions {
   /** Before anything of the blob is locked. */
   readonly before?: (transaction: Transaction) => Promise<void>;
   readonly after?: (transaction: Transaction, blob: BlobRecord) => Promise<void>;
+  /** The same was written before, as far as is known: there may be no room for what needs none. */
+  readonly isRepeat?: boolean;
 }
 
 /** Chunks are written as they come, each by itself; the last transaction makes them a blob. */
@@ -82,6 +84,8 @@ export async function writeBlob(
 ): Promise<BlobRecord> {
   const { workspaceId, maxBytes } = write;
   const { limit, bytes: used } = await usage(pool, workspaceId);
+  const isThere =
+    write.sha256 !== undefined && (await findRow(pool, workspaceId, write.sha256)) !== undefined;
   const { rows } = await pool.query<{ blob_id: number }>(
     "insert into blobs (workspace_id) values ($1) returning blob_id",
     [workspaceId],
@@ -99,7 +103,7 @@ export async function writeBlob(
         });
       }
       // Again at the end, when it counts; this ends a hopeless write early.
-      checkRoom(used, sizeBytes, limit);
+      if (!isThere && !also.isRepeat) checkRoom(used, sizeBytes, limit);
       hash.update(chunk);
       await writeChunk(pool, blobId, number++, chunk);
     }

@@ -12,7 +12,7 @@ import { referToBlob, releaseBlobsOf, writeBlob } from "./blobs.ts";
 import { appendToLog } from "./hand-log.ts";
 import { listPage } from "./page.ts";
 import type { Pool, Queryable } from "./pool.ts";
-import { claimRequestId } from "./request-ids.ts";
+import { claimRequestId, wasAsked } from "./request-ids.ts";
 import { timeField } from "./timestamps.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
@@ -125,7 +125,8 @@ async function createFile(pool: Pool, file: NewFile): Promise<File> {
       if (earlier !== undefined) throw new NotWanted(earlier);
       row = await insert(transaction, { ...file, blob, sessionId: null, isOutput: false, expiresInSeconds });
     };
-    await writeBlob(pool, { workspaceId, owner: fileId, bytes, maxBytes }, { after });
+    const isRepeat = await wasAsked(pool, { workspaceId, scope: "file", requestId });
+    await writeBlob(pool, { workspaceId, owner: fileId, bytes, maxBytes }, { after, isRepeat });
   } catch (error) {
     if (!(error instanceof NotWanted)) throw error;
     row = await findRow(pool, error.earlierId!);

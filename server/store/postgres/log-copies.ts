@@ -11,7 +11,7 @@ import { addCopied, EVENT_COLUMNS } from "./copied-events.ts";
 import { forkFiles } from "./files.ts";
 import { type LogStanding, standingOf } from "./log-standing.ts";
 import type { Pool, Queryable } from "./pool.ts";
-import { claimRequestId } from "./request-ids.ts";
+import { claimRequestId, wasAsked } from "./request-ids.ts";
 import { findSession } from "./sessions.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 import { advanceChain, beginLog, CHAIN_OF_COPY, closeLog, discardLog, touchLog } from "./unfinished-logs.ts";
@@ -22,7 +22,7 @@ const BATCH_EVENTS = 2_000;
 export function createLogCopyStore(pool: Pool): LogCopyStore {
   return {
     fork: (request) => fork(pool, request),
-    wasImported: (workspaceId, requestId) => wasMade(pool, SCOPES.import, workspaceId, requestId),
+    wasImported: (workspaceId, requestId) => wasAsked(pool, { scope: SCOPES.import, workspaceId, requestId }),
     begin: ({ sessionId, workspaceId, origin }) => beginLog(pool, sessionId, workspaceId, origin),
     add: (sessionId, events) =>
       inTransaction(pool, (transaction) => addCopied(transaction, sessionId, events)),
@@ -35,23 +35,9 @@ export function createLogCopyStore(pool: Pool): LogCopyStore {
   };
 }
 
-async function wasMade(
-  db: Queryable,
-  scope: string,
-  workspaceId: string,
-  requestId: string,
-): Promise<boolean> {
-  if (requestId === "") return false;
-  const { rows } = await db.query(
-    "select 1 from request_ids where workspace_id = $1 and scope = $2 and request_id = $3",
-    [workspaceId, scope, requestId],
-  );
-  return rows.length > 0;
-}
-
 async function fork(pool: Pool, request: ForkRequest): Promise<ChangedSession> {
   const { sessionId, position, workspaceId } = request;
-  const known = await wasMade(pool, SCOPES.fork, workspaceId, request.request.requestId);
+  const known = await wasAsked(pool, { ...request.request, scope: SCOPES.fork, workspaceId });
   await beginLog(pool, sessionId, workspaceId, await forkOrigin(pool, request));
   try {
     let copied = 0;

@@ -1,6 +1,6 @@
 import { TendonError } from "../../../kit/errors.ts";
 import type { RequestIdClaim, RequestIdStore } from "../request-ids.ts";
-import type { Pool } from "./pool.ts";
+import type { Pool, Queryable } from "./pool.ts";
 import { inTransaction, type Transaction } from "./transaction.ts";
 
 const PRUNE_LIMIT = 10_000;
@@ -31,6 +31,19 @@ export function createRequestIdStore(pool: Pool): RequestIdStore {
       return rowCount;
     },
   };
+}
+
+/** Whether something was made by a request of this id, of whatever content. */
+export async function wasAsked(
+  db: Queryable,
+  asked: { readonly workspaceId: string; readonly scope: string; readonly requestId: string },
+): Promise<boolean> {
+  if (asked.requestId === "") return false;
+  const { rowCount } = await db.query(
+    "select 1 from request_ids where workspace_id = $1 and scope = $2 and request_id = $3",
+    [asked.workspaceId, asked.scope, asked.requestId],
+  );
+  return rowCount > 0;
 }
 
 /**
