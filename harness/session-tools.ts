@@ -9,6 +9,15 @@ type Assigned = Pick<Assignment, "session" | "slots" | "webTools">;
 
 const NO_WEB: WebAbilities = { fetch: false, search: false };
 
+/** A thread whose agent says nothing of deeper trees makes no threads: what would always be refused is not offered unasked. */
+function specOf(session: Assigned["session"]): AgentSpec | undefined {
+  const spec = session?.agent?.spec;
+  const isThread = session !== undefined && session.parentSessionId !== "";
+  if (spec === undefined || !isThread || (spec.multiagent?.maxDepth ?? 0) > 1) return spec;
+  const { multiagent: _, ...rest } = spec;
+  return rest;
+}
+
 export class SessionTools {
   private readonly spec: AgentSpec | undefined;
   private readonly slots: readonly SlotTools[];
@@ -17,7 +26,7 @@ export class SessionTools {
   private known: { readonly catalogue: ToolCatalogue; readonly lists: number } | undefined;
 
   constructor({ session, slots, webTools }: Assigned, state: SessionState) {
-    this.spec = session?.agent?.spec;
+    this.spec = specOf(session);
     this.slots = slots;
     this.web = webTools ?? NO_WEB;
     this.state = state;

@@ -4,6 +4,7 @@ import { isHandAgentUrl, parseHandAgentUrl } from "../../kit/network/hand-agent-
 import { refuseNul } from "../../kit/nul.ts";
 import type { AgentSpec, CustomTool, McpServer, Tool } from "../../proto/gen/tendon/v1/agent_pb.js";
 import { BRAIN_TOOL_NAMES } from "./brain-tool-names.ts";
+import { checkInputSchema } from "./input-schema.ts";
 import { checkMembers } from "./members.ts";
 import { checkWebTools, webToolNames } from "./web-tools.ts";
 
@@ -103,8 +104,8 @@ function checkCustomTools(tools: readonly Tool[]): void {
     const path = `spec.tools[${index}].custom`;
     checkCustomName(`${path}.name`, kind.value, { taken: names, reserved, web }, ["mcp__", ...prefixes]);
     names.add(kind.value.name);
-    const schema = parseObject(`${path}.input_schema`, kind.value.inputSchema);
-    if (schema.type !== "object") throw invalidField(`${path}.input_schema`, `its "type" must be "object"`);
+    const field = `${path}.input_schema`;
+    checkInputSchema(field, parseObject(field, kind.value.inputSchema));
   }
 }
 

@@ -10,6 +10,7 @@ type Check = (value: unknown, path: string) => void;
 export const MAX_RUBRIC_CHARS = 262_144;
 const MAX_DESCRIPTION_CHARS = 65_536;
 const MAX_ITERATIONS = 20;
+const MAX_SYSTEM_BLOCKS = 1_000;
 
 /** Throws INVALID_FIELD naming the path of the first field that does not fit. */
 export function checkPayloadShape(type: string, payload: Fields, path: string): void {
@@ -22,6 +23,8 @@ const SHAPES: Readonly<Record<string, (payload: Fields, path: string) => void>> 
   },
   "system.message": (payload, path) => {
     contentList({ text: textBlock })(payload.content, `${path}.content`);
+    if ((payload.content as unknown[]).length > MAX_SYSTEM_BLOCKS)
+      throw invalidField(`${path}.content`, `must have at most ${MAX_SYSTEM_BLOCKS} blocks`);
   },
   "user.interrupt": (payload, path) => {
     optional(nonEmptyText)(payload.session_thread_id, `${path}.session_thread_id`);

@@ -836,7 +836,8 @@ export declare type CustomTool = Message<"tendon.v1.CustomTool"> & {
   description: string;
 
   /**
-   * JSON Schema of the input: JSON text of one object with `type: "object"`.
+   * JSON Schema of the input: JSON text of one object with `type: "object"`, without `oneOf`, `anyOf` and `allOf` at its top
+   * and without references (`$ref`); properties are named with 1 to 64 letters, digits, "_", "." and "-".
    *
    * @generated from field: string input_schema = 3;
    */

@@ -89,7 +89,9 @@ async function* partsOf(
 /** All skills here are those that somebody uploaded. */
 async function listSkills({ services, query }: ApiCall) {
   const source = query.get("source");
-  if (source !== null && source !== "custom") return { data: [], next_page: null };
+  if (source !== null && source !== "custom" && source !== "anthropic")
+    throw invalidField("source", "must be custom or anthropic");
+  if (source === "anthropic") return { data: [], next_page: null };
   const { skills, nextPageToken } = await services.call(method.listSkills, {
     pageSize: limitOf(query, MOST),
     pageToken: pageOf(query),
