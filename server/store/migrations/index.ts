@@ -25,6 +25,7 @@ import { deploymentVaults } from "./0023-deployment-vaults.ts";
 import { webhookBounds } from "./0024-webhook-bounds.ts";
 import { outcomeWaits } from "./0025-outcome-waits.ts";
 import { webhookAsks } from "./0026-webhook-asks.ts";
+import { workOver } from "./0027-work-over.ts";
 import type { Migration } from "./migration.ts";
 
 export type { Migration } from "./migration.ts";
@@ -56,4 +57,5 @@ export const migrations: readonly Migration[] = [
   webhookBounds,
   outcomeWaits,
   webhookAsks,
+  workOver,
 ];

@@ -23,13 +23,12 @@ export function workEndings(pool: Pool): Pick<WorkStore, "stop" | "lapsed" | "la
 }
 
 interface SessionRow {
-  status: string;
   archived: boolean;
 }
 
 async function lockSessionRow(transaction: Transaction, sessionId: string): Promise<SessionRow | undefined> {
   const { rows } = await transaction.query<SessionRow>(
-    `select status, archived_at is not null as archived from sessions where session_id = $1 for no key update`,
+    `select archived_at is not null as archived from sessions where session_id = $1 for no key update`,
     [sessionId],
   );
   return rows[0];
@@ -72,12 +71,22 @@ async function settle(
   }: { row: WorkRow; session: SessionRow | undefined; ending: CallEnding; shownOnly: boolean },
 ): Promise<WorkEnded> {
   const { session_id: sessionId, workspace_id: workspaceId, environment_id: environmentId } = row;
-  const open = session === undefined || session.archived ? [] : await openWorkerCalls(transaction, sessionId);
-  const ended = open.filter(({ isShown }) => isShown || !shownOnly);
-  const isQueued = open.length > ended.length;
+  const isLive = session?.archived === false;
+  const open = isLive ? await openWorkerCalls(transaction, sessionId) : [];
   await forgetShown(transaction, sessionId);
+  const ended = open.filter(({ isShown }) => isShown || !shownOnly);
+  const advance = await answer(transaction, sessionId, ended, ending);
+  const isQueued = isLive && (await waitsForWorker(transaction, sessionId));
   if (isQueued) await ensureWork(transaction, { sessionId, workspaceId, environmentId });
-  return { work: toWork(row), advance: await answer(transaction, sessionId, ended, ending), isQueued };
+  return { work: toWork(row), advance, isQueued };
+}
+
+/** Calls of the session, or of its threads, are offered and have no result (migration 27). */
+async function waitsForWorker(transaction: Transaction, sessionId: string): Promise<boolean> {
+  const { rows } = await transaction.query<{ waits: boolean }>("select waits_for_worker($1) as waits", [
+    sessionId,
+  ]);
+  return rows[0]!.waits;
 }
 
 /** Nobody has these before them any more. */
@@ -112,17 +121,17 @@ async function lapse(
     return settle(transaction, { row, session, ending, shownOnly: true });
   }
   const open = await openWorkerCalls(transaction, sessionId);
-  // A turn that is over needs no worker; the next call makes an item of its own.
-  const isNeeded = open.length > 0 || session.status === "running";
+  await forgetShown(transaction, sessionId);
+  // An item that was accepted and never held was shown to nobody: its calls wait for who is next.
+  const begun = before.holder_claim === null ? [] : open;
+  const advance = await answer(transaction, sessionId, begun, ending);
+  // What comes later makes an item of its own.
+  const isNeeded = await waitsForWorker(transaction, sessionId);
   const set = isNeeded
     ? `state = 'queued', queued_at = clock_timestamp(), fenced_claim = claim, holder_claim = null, delivered_at = null,
        acknowledged_at = null, started_at = null, latest_heartbeat_at = null, last_heartbeat = null,
        previous_heartbeat = null, lease_expires_at = null`
     : STOPPED;
   const row = await writeWork(transaction, workId, set);
-  await forgetShown(transaction, sessionId);
-  // An item that was accepted and never held was shown to nobody: its calls wait for who is next.
-  const begun = before.holder_claim === null ? [] : open;
-  const advance = await answer(transaction, sessionId, begun, ending);
   return { work: toWork(row), advance, isQueued: isNeeded };
 }

@@ -167,7 +167,7 @@ async function endCall(
   return { kind: "stored", advance: advance! };
 }
 
-/** Of a session that is locked; the last that its transaction does with it. */
+/** Of a session that is locked; the last that its transaction does with its log. */
 export async function answer(
   transaction: Transaction,
   sessionId: string,

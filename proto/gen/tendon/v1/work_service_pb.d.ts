@@ -639,7 +639,8 @@ export declare const WorkStateSchema: GenEnum<WorkState>;
 export declare const WorkService: GenService<{
   /**
    * Takes the next item of the queue, or waits for one a moment. What is taken counts as pending until it is
-   * acknowledged; others are given it when that takes too long.
+   * acknowledged; others are given it when that takes too long. An item whose calls have all been answered is in the
+   * queue no more.
    *
    * Effect: the item that is returned is pending, and has a new token. The caller counts as polling for 30 s.
    * Idempotency: none; an item whose answer was lost is given out again after `reclaim_older_than_ms`.
