@@ -3,10 +3,11 @@
  *
  * W1 Who serves a session (and its threads) is decided once, in the transaction of its first call: a hand agent or workers.
  * W2 A call is shown to a worker only while that worker holds the session's item, and is noted as shown before it is.
- * W3 A holder that loses its item loses it in the transaction that answers the calls which it may run; only others are
- *    offered again. So no call is run by two workers, and a worker that comes back late is shown nothing new.
+ * W3 A holder that loses its item loses it in the transaction that answers the calls which it may run; only then is the
+ *    item offered again. So no call is run by two workers, and a worker that comes back late is shown nothing new.
  * W4 An item waits in the queue while a call of its session, or of a thread of it, is offered and open: the transaction that
- *    answers the last one stops it, and the next call makes a new one.
+ *    answers the last one stops it, and the next call makes a new one. One whose holder was lost waits for another one that
+ *    goes on with the session, whether or not a call is left.
  */
 import type { LeaseClaim } from "./hands.ts";
 import type { Page, PageRequest } from "./page.ts";

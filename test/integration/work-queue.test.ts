@@ -281,31 +281,34 @@ describe("a call in the queue", () => {
     expect(told).not.toContain("only for others");
   });
 
-  it("has a result of its own when its holder was not heard from, and what comes later is another item's (X1, X3)", async () => {
+  it("has a result of its own when its holder was not heard from, before the item is offered again (X1, X3)", async () => {
     const at = await waiting();
     const { work, holder, first, beat, stop } = await claimed(at);
     expect(ofType(await rig.events(at.sessionId, holder), "agent.tool_use")).toHaveLength(1);
     await loseLease(work);
-    // A call is open no more, so nobody is offered anything before there is a new one.
-    const [answer] = ofType(await rig.idle(at.sessionId, "end_turn"), "user.tool_result");
-    expect(await poll(at, { reclaim_older_than_ms: 0 })).toBeNull();
+    const next = (await eventually(() => poll(at)))!;
+    expect(next.id).toBe(work.id);
+    const [answer] = ofType(await rig.events(at.sessionId), "user.tool_result");
     expect(answer).toMatchObject({
       tool_use_id: at.callId,
       is_error: true,
       outcome: "unknown",
       failure: { part: "client", reason: "WORKER_LOST" },
     });
-    // Back again: it can neither keep nor end what it has lost, and what it found out comes too late.
-    expect(await beat(first.last_heartbeat)).toMatchObject({ state: "stopped", lease_extended: false });
+    // Back again: it can neither keep nor end what is another one's, and what it found out comes too late.
+    await expect(beat(first.last_heartbeat)).rejects.toMatchObject({ status: 412 });
     await expect(stop()).rejects.toMatchObject({ status: 409 });
     await holder.beta.sessions.events.send(at.sessionId, result(at.callId, "late"));
+    const after = await rig.client.beta.environments.work.retrieve(work.id, {
+      environment_id: at.environmentId,
+    });
+    expect(after.state).toBe("queued");
     expect(ofType(await rig.events(at.sessionId), "user.tool_result")).toEqual([answer]);
     // A new call is shown to the new holder, and not to who comes back.
+    await rig.idle(at.sessionId, "end_turn");
+    await at.worker.beta.environments.work.ack(work.id, { environment_id: at.environmentId });
     await rig.say(at.sessionId, "run: echo second");
     const [, second] = await rig.calls(at.sessionId, 2);
-    const next = (await eventually(() => poll(at)))!;
-    expect(next.id).not.toBe(work.id);
-    await at.worker.beta.environments.work.ack(next.id, { environment_id: at.environmentId });
     const seen = ofType(await rig.events(at.sessionId, rig.as(tokenOf(next))), "agent.tool_use");
     expect(seen.map(({ id }) => id)).toContain(second!.id);
     expect(ofType(await rig.events(at.sessionId, holder), "agent.tool_use")).toEqual([]);
@@ -313,10 +316,9 @@ describe("a call in the queue", () => {
 
   it("is lost after the time to live that its holder wanted", async () => {
     const at = await waiting();
-    const { holder } = await claimed(at, 1);
-    expect(ofType(await rig.events(at.sessionId, holder), "agent.tool_use")).toHaveLength(1);
-    const events = await rig.idle(at.sessionId, "end_turn");
-    expect(ofType(events, "user.tool_result")).toMatchObject([{ failure: { reason: "WORKER_LOST" } }]);
+    const { work } = await claimed(at, 1);
+    expect((await eventually(() => poll(at)))!.id).toBe(work.id);
+    expect(ofType(await rig.events(at.sessionId), "user.tool_result")).toHaveLength(1);
   });
 
   it("that is interrupted gets its result at once, and the worker's comes too late (X3)", async () => {

@@ -1,6 +1,6 @@
 import type { Migration } from "./migration.ts";
 
-/** An item waits in the work queue while a call of it is open, and no longer: what answers the last one stops it (W4). */
+/** An item waits in the work queue for calls that are open: what answers the last one stops it (W4). */
 export const workOver: Migration = {
   number: 27,
   name: "work-over",

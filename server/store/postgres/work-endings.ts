@@ -23,12 +23,13 @@ export function workEndings(pool: Pool): Pick<WorkStore, "stop" | "lapsed" | "la
 }
 
 interface SessionRow {
+  status: string;
   archived: boolean;
 }
 
 async function lockSessionRow(transaction: Transaction, sessionId: string): Promise<SessionRow | undefined> {
   const { rows } = await transaction.query<SessionRow>(
-    `select archived_at is not null as archived from sessions where session_id = $1 for no key update`,
+    `select status, archived_at is not null as archived from sessions where session_id = $1 for no key update`,
     [sessionId],
   );
   return rows[0];
@@ -125,8 +126,9 @@ async function lapse(
   // An item that was accepted and never held was shown to nobody: its calls wait for who is next.
   const begun = before.holder_claim === null ? [] : open;
   const advance = await answer(transaction, sessionId, begun, ending);
-  // What comes later makes an item of its own.
-  const isNeeded = await waitsForWorker(transaction, sessionId);
+  // A turn that is over needs no worker; the next call makes an item of its own.
+  const isNeeded =
+    open.length > 0 || session.status === "running" || (await waitsForWorker(transaction, sessionId));
   const set = isNeeded
     ? `state = 'queued', queued_at = clock_timestamp(), fenced_claim = claim, holder_claim = null, delivered_at = null,
        acknowledged_at = null, started_at = null, latest_heartbeat_at = null, last_heartbeat = null,
