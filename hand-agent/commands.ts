@@ -32,49 +32,50 @@ export interface CommandDeps {
 
 type Answer = Partial<Pick<CommandResult, "hand" | "repositories">>;
 
-export function carryOut(deps: CommandDeps, tunnel: Tunnel, command: ConnectResponse["kind"]): void {
+/** Resolves when it is done, well or not; undefined for what has parts of the agent to look after it. */
+export function carryOut(
+  deps: CommandDeps,
+  tunnel: Tunnel,
+  command: ConnectResponse["kind"],
+): Promise<void> | undefined {
   const { hands, executions, transfers, log } = deps;
   switch (command.case) {
     case "startExecution":
       executions.start(command.value);
-      return;
+      return undefined;
     case "stopExecution":
-      void executions.stop(command.value.executionKey, command.value.reason);
-      return;
+      return executions.stop(command.value.executionKey, command.value.reason);
     case "forgetExecutions":
       executions.forget(command.value.executionKeys);
-      return;
+      return undefined;
     case "provision":
-      answer(deps, tunnel, command.value.commandId, () => provision(deps, command.value));
-      return;
+      return answer(deps, tunnel, command.value.commandId, () => provision(deps, command.value));
     case "release":
-      answer(deps, tunnel, command.value.commandId, () => release(deps, command.value.handId));
-      return;
+      return answer(deps, tunnel, command.value.commandId, () => release(deps, command.value.handId));
     case "park":
-      answer(deps, tunnel, command.value.commandId, () => park(deps, command.value.handId));
-      return;
+      return answer(deps, tunnel, command.value.commandId, () => park(deps, command.value.handId));
     case "syncFiles":
-      answer(deps, tunnel, command.value.commandId, () => syncFiles(deps, command.value, tunnel.signal));
-      return;
+      return answer(deps, tunnel, command.value.commandId, () =>
+        syncFiles(deps, command.value, tunnel.signal),
+      );
     case "unownedHands":
-      void hands.destroyUnowned(command.value.handIds, tunnel.welcome.installationId);
-      return;
+      return hands.destroyUnowned(command.value.handIds, tunnel.welcome.installationId);
     case "startTransfer":
       transfers.start(tunnel, command.value);
-      return;
+      return undefined;
     case "startTunnel":
       deps.reached.start(tunnel, command.value);
-      return;
+      return undefined;
     case "ownerChanged":
-      void changeOwner(deps, command.value);
-      return;
+      return changeOwner(deps, command.value);
     case "identityShared":
       log.error(
         `another process tries to connect with this agent's identity, and is refused; ${AGAINST_COPIES}`,
       );
-      return;
+      return undefined;
     default:
       log.warn({ command: command.case ?? "unknown" }, "the server asks for what this build cannot do");
+      return undefined;
   }
 }
 
@@ -128,11 +129,16 @@ async function provision({ hands }: CommandDeps, command: ProvisionCommand): Pro
   return { hand, repositories: repositories.map((each) => create(RepositoryOutcomeSchema, each)) };
 }
 
-function answer({ log }: CommandDeps, tunnel: Tunnel, commandId: string, run: () => Promise<Answer>): void {
+function answer(
+  { log }: CommandDeps,
+  tunnel: Tunnel,
+  commandId: string,
+  run: () => Promise<Answer>,
+): Promise<void> {
   const say = (result: Answer & Partial<Pick<CommandResult, "reason" | "message">>) =>
     tunnel.send({ case: "commandResult", value: create(CommandResultSchema, { commandId, ...result }) });
   // Refusals may be thrown at once or later.
-  Promise.resolve()
+  return Promise.resolve()
     .then(run)
     .then(
       (result) => say(result),

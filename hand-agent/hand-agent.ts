@@ -1,4 +1,6 @@
 /** The whole agent as one service: takes up what an earlier life left, and keeps the connection. */
+
+import { within } from "../kit/clock.ts";
 import { type Connection as Dialled, type DialOptions, dial } from "../kit/dial/dial.ts";
 import { isTendonError, messageOf } from "../kit/errors.ts";
 import type { Service } from "../kit/lifecycle.ts";
@@ -50,6 +52,8 @@ export interface HandAgentOptions extends AgentPartsSettings {
 const DEFAULT_DRAIN_MS = 4_000;
 /** For the server to take the last results. */
 const LAST_RESULTS_MS = 1_000;
+/** For what the server has asked for when the connection ends. */
+const COMMANDS_WITHIN_MS = 5_000;
 /** For an operator to see what a restored database does not know. */
 const KEEP_AFTER_RESTORE_MS = 7 * 24 * 3_600_000;
 const LOOK_AT_MACHINE_MS = 30_000;
@@ -74,6 +78,8 @@ export class HandAgent implements Service {
   private superseded = false;
   /** Connections are met one after the other: their numbers tell by their order. */
   private meeting: Promise<void> = Promise.resolve();
+  /** What the server has asked for and is not done. */
+  private readonly commands = new Set<Promise<void>>();
   private running: Promise<void> | undefined;
   private starting: Promise<void> | undefined;
   private stopping: Promise<void> | undefined;
@@ -170,7 +176,7 @@ export class HandAgent implements Service {
         stood();
         this.stand(tunnel);
       },
-      onCommand: (tunnel, command) => carryOut({ ...this.parts!, log }, tunnel, command),
+      onCommand: (tunnel, command) => this.goesOn(carryOut({ ...this.parts!, log }, tunnel, command)),
       clock,
       ...(welcomeWithinMs === undefined ? {} : { welcomeWithinMs }),
     });
@@ -217,6 +223,14 @@ export class HandAgent implements Service {
       signal: tunnel.signal,
     });
     if (this.stopping !== undefined) tunnel.send(DRAINING);
+  }
+
+  private goesOn(command: Promise<void> | undefined): void {
+    if (command === undefined) return;
+    const done = command
+      .catch((error) => this.options.log.error({ err: error }, "a command failed"))
+      .then(() => void this.commands.delete(done));
+    this.commands.add(done);
   }
 
   private async meetServer(generation: bigint): Promise<void> {
@@ -321,11 +335,21 @@ export class HandAgent implements Service {
       await parts.hands.stop();
       this.supervisor.stop();
       await this.running;
+      // Nothing more is asked for. What was, is written down before another process has the directory.
+      await this.commandsDone();
       await this.meeting;
       await parts.executions.settled();
       await parts.journal.close();
     }
     await this.dataDir?.release();
+  }
+
+  private async commandsDone(): Promise<void> {
+    const { clock, log } = this.options;
+    const late = () => new Error("its driver does not answer");
+    await within(clock, COMMANDS_WITHIN_MS, Promise.all(this.commands), late).catch((error) =>
+      log.warn({ err: error }, "a command of the server's is left unfinished"),
+    );
   }
 
   /** Lets calls end by themselves for a while, then ends them; their results go to the server or stay in the journal. */

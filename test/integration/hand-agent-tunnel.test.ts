@@ -4,7 +4,12 @@ import net, { type AddressInfo, type Socket } from "node:net";
 import { join } from "node:path";
 import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { DRIVERS } from "../../hand-agent/drivers/registry.ts";
+import { TOOL_DEFINITIONS } from "../../hand-agent/tools/registry.ts";
+import { systemClock } from "../../kit/clock.ts";
+import { createLogger } from "../../kit/log.ts";
 import { eventually } from "../kit/eventually.ts";
+import { gate } from "../kit/execution-stream.ts";
 import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
 import { promised } from "../kit/promised.ts";
 import { startScriptedHandServer } from "../kit/scripted-hand-server.ts";
@@ -71,6 +76,45 @@ test("an agent that has stopped writes nothing more: what it still notes of its 
   await stopped;
   expect(steps).toEqual(["written", "stopped"]);
   expect(await readFile(noted, "utf8")).toBe("1\n");
+});
+
+test("an agent that stops has done first what the server asked for last", async () => {
+  const server = await startServer();
+  const steps: string[] = [];
+  const held = gate<void>();
+  const begun = gate<void>();
+  const drivers = (dataDir: string) => {
+    const log = createLogger("hand-agent", "silent");
+    const driver = DRIVERS.process!({
+      dataDir,
+      clock: systemClock,
+      log,
+      tools: TOOL_DEFINITIONS,
+      process: {},
+    });
+    const discard = driver.discard.bind(driver);
+    const close = async () => {
+      void server.command("release", "hand_1");
+      await begun.opened;
+    };
+    const slowly = async (handId: string) => {
+      begun.open();
+      await held.opened;
+      return discard(handId);
+    };
+    return [Object.assign(driver, { close, discard: slowly })];
+  };
+  const agent = await startAgent({ url: server.url, dataDir: dir.path, drivers });
+  const connection = await server.connection(0);
+  await server.provision("hand_1");
+  const stopped = agent.stop().then(() => steps.push("stopped"));
+  await eventually(() => !connection.isOpen);
+  await setImmediate();
+  steps.push("let go");
+  held.open();
+  await stopped;
+  expect(steps).toEqual(["let go", "stopped"]);
+  expect(JSON.parse(await readFile(join(dir.path, "hands.json"), "utf8"))).toMatchObject({ hands: [] });
 });
 
 test("a server that accepts and then swallows everything is left and dialled again", async () => {

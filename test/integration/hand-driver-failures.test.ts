@@ -37,10 +37,10 @@ afterEach(async () => {
   await agent?.stop();
   agent = undefined;
   await rig.stop();
-  await dir.remove();
   await database.pool().query("update hand_agents set revoked_at = now() where revoked_at is null");
   await database.pool().query("update environments set is_default = false");
   await database.pool().query("update hands set state = 'released', destroy_pending = false");
+  await dir.remove();
 });
 
 function readScript(): string {
