@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { systemClock } from "../kit/clock.ts";
 import type { Event } from "../proto/gen/tendon/v1/event_pb.js";
-import { type ShortEvent, shortLog } from "../test/kit/short-log.ts";
+import { type ShortEvent, shortCall, shortLog, shortResult } from "../test/kit/short-log.ts";
 import { HeldHistory } from "./held-history.ts";
 import { HistoryRoom } from "./history-room.ts";
 import { bytesOf } from "./history-room-rules.ts";
@@ -21,15 +21,6 @@ const file = (type: "document" | "image", title: string) => ({
 });
 const says = (...content: object[]): ShortEvent => ["user.message", { content }];
 const told = (...ids: string[]): ShortEvent => ["brain.inputs_consumed", { event_ids: ids, turn: 1 }];
-const call = (id: string): ShortEvent => [
-  "agent.tool_use",
-  { name: "web_fetch" },
-  { v: 1, blocks: [{ type: "tool_use", id, name: "web_fetch", input_text: "{}" }] },
-];
-const result = (tool_use_id: string, ...content: object[]): ShortEvent => [
-  "agent.tool_result",
-  { tool_use_id, content, is_error: false },
-];
 const answer: ShortEvent = ["agent.message", {}, { v: 1, blocks: [{ type: "text", text: "read" }] }];
 const leftOut = (of: string, from: number, to: number): ShortEvent => [
   "brain.context_changed",
@@ -52,13 +43,13 @@ const READ: readonly ShortEvent[] = [
   says({ type: "text", text: "Compare." }, file("document", "mine.pdf"), file("image", "mine.png")),
   told("e1"),
   START,
-  call("t1"),
+  shortCall("t1"),
   END,
-  result("e4", { type: "text", text: "one" }, file("document", "one.pdf")),
+  shortResult("e4", { type: "text", text: "one" }, file("document", "one.pdf")),
   START,
-  call("t2"),
+  shortCall("t2"),
   END,
-  result("e8", { type: "text", text: "two" }, file("document", "two.pdf"), file("image", "two.png")),
+  shortResult("e8", { type: "text", text: "two" }, file("document", "two.pdf"), file("image", "two.png")),
 ];
 const GOES_ON: readonly ShortEvent[] = [START, answer, END];
 
@@ -100,7 +91,12 @@ describe("what no request shows any more is let go of, and requests stay as they
   });
 
   it("where results were trimmed", () => {
-    const more: ShortEvent[] = [START, call("t3"), END, result("e12", { type: "text", text: "three" })];
+    const more: ShortEvent[] = [
+      START,
+      shortCall("t3"),
+      END,
+      shortResult("e12", { type: "text", text: "three" }),
+    ];
     expect(hollow([...READ, ...more, trimmed(9), ...GOES_ON, trimmed(13), ...GOES_ON])).toEqual([
       "e6",
       "e10",

@@ -139,6 +139,24 @@ describe("the room for histories", () => {
     expect([await stateOf(again), await stateOf(other)]).toEqual(["done", "done"]);
   });
 
+  it("is not kept for whoever waited long ago", async () => {
+    const a = enter("a");
+    await load(a, 80);
+    const b = enter("b");
+    const waiting = load(b, 50);
+    await clock.advance(120_000);
+    expect(await stateOf(waiting)).toBe("NoRoom");
+    for (const share of [a, b]) share.close();
+    await clock.advance(10 * 60_000);
+    const holds = enter("d");
+    await load(holds, 80);
+    const first = load(enter("c"), 50);
+    await clock.advance(1);
+    const again = load(enter("b"), 60);
+    holds.close();
+    expect([await stateOf(first), await stateOf(again)]).toEqual(["done", "waits"]);
+  });
+
   it("is read by few at a time, and what ends while it waits is forgotten", async () => {
     const ends: (() => void)[] = [];
     const reads = [1, 2, 3, 4, 5, 6].map((n) =>

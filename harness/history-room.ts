@@ -102,6 +102,7 @@ export class HistoryRoom {
   /** For shares. Resolves when it is the share's turn and so many bytes fit; waits until the signal aborts at most. */
   async admit(share: HistoryShare, bytes: number, signal: AbortSignal): Promise<void> {
     const nowMs = this.clock.monotonicMs();
+    this.forgetOld(nowMs);
     const sinceMs = this.remembered.get(share.sessionId) ?? nowMs;
     let abort = () => {};
     try {
@@ -156,14 +157,18 @@ export class HistoryRoom {
     for (const { share, triedMs, sinceMs } of [...this.queue]) {
       if (nowMs - triedMs >= LONGEST_WAIT_MS) this.sendAway(share, sinceMs);
     }
-    for (const [sessionId, sinceMs] of this.remembered) {
-      if (nowMs - sinceMs >= REMEMBERED_MS) this.remembered.delete(sessionId);
-    }
+    this.forgetOld(nowMs);
     const [first] = this.queue;
     const isPatient = first !== undefined && nowMs - first.sinceMs < PATIENCE_MS;
     const missing = first === undefined || isPatient ? this.taken - this.maxBytes : this.missingFor(first);
     if (missing > 0) this.makeRoom(missing, first?.share, nowMs);
     this.serve();
+  }
+
+  private forgetOld(nowMs: number): void {
+    for (const [sessionId, sinceMs] of this.remembered) {
+      if (nowMs - sinceMs >= REMEMBERED_MS) this.remembered.delete(sessionId);
+    }
   }
 
   private makeRoom(missingBytes: number, forShare: HistoryShare | undefined, nowMs: number): void {

@@ -16,3 +16,16 @@ export function shortLog(...events: readonly ShortEvent[]): Event[] {
     }),
   );
 }
+
+/** A call of the model's, by the model's own id for it. */
+export const shortCall = (id: string, name = "web_fetch"): ShortEvent => [
+  "agent.tool_use",
+  { name },
+  { v: 1, blocks: [{ type: "tool_use", id, name, input_text: "{}" }] },
+];
+
+/** `tool_use_id`: of the call's event. */
+export const shortResult = (tool_use_id: string, ...content: object[]): ShortEvent => [
+  "agent.tool_result",
+  { tool_use_id, content, is_error: false },
+];

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { type ShortEvent, shortLog } from "../../../test/kit/short-log.ts";
+import { type ShortEvent, shortCall, shortLog, shortResult } from "../../../test/kit/short-log.ts";
 import { changeOf } from "./context-decision.ts";
 import { contextSize, contextStep } from "./context-policy.ts";
 import { buildHistory } from "./history.ts";
@@ -21,15 +21,6 @@ const pdf = (title: string, data = "AAAA") => ({
   source: { type: "base64", media_type: "application/pdf", data },
   title,
 });
-const call = (id: string): ShortEvent => [
-  "agent.tool_use",
-  { name: "web_fetch" },
-  { v: 1, blocks: [{ type: "tool_use", id, name: "web_fetch", input_text: "{}" }] },
-];
-const result = (tool_use_id: string, ...content: object[]): ShortEvent => [
-  "agent.tool_result",
-  { tool_use_id, content, is_error: false },
-];
 const fetched = (title: string, data?: string) => [
   { type: "text", text: `This is ${title}.` },
   pdf(title, data),
@@ -40,13 +31,13 @@ const TALK: ShortEvent[] = [
   ["user.message", { content: [pdf("mine.pdf"), { type: "text", text: "Compare." }] }],
   ["brain.inputs_consumed", { event_ids: ["e1"], turn: 1 }],
   START,
-  call("t1"),
+  shortCall("t1"),
   END,
-  result("e4", ...fetched("one.pdf")),
+  shortResult("e4", ...fetched("one.pdf")),
   START,
-  call("t2"),
+  shortCall("t2"),
   END,
-  result("e8", ...fetched("two.pdf")),
+  shortResult("e8", ...fetched("two.pdf")),
   START,
 ];
 
@@ -107,12 +98,12 @@ describe("an image that the model API does not take", () => {
     type: "image",
     source: { type: "base64", media_type: "image/png", data },
   });
-  const shot = (id: string, data: string) => result(id, { type: "text", text: "shot" }, image(data));
+  const shot = (id: string, data: string) => shortResult(id, { type: "text", text: "shot" }, image(data));
   const talk: readonly ShortEvent[] = [
     ["user.message", { content: [image("mine"), pdf("kept.pdf")] }],
     ["brain.inputs_consumed", { event_ids: ["e1"], turn: 1 }],
     START,
-    call("t1"),
+    shortCall("t1"),
     END,
     shot("e4", "shot"),
     START,
@@ -150,8 +141,8 @@ describe("an image that the model API does not take", () => {
 });
 
 it("a talk is not summarised for a document that no model has read yet; once it was read it is trimmed like any result", () => {
-  const large = [...TALK.slice(0, 9), result("e8", ...fetched("two.pdf", "A".repeat(2_000_000))), START];
+  const large = [...TALK.slice(0, 9), shortResult("e8", ...fetched("two.pdf", "A".repeat(2_000_000))), START];
   expect(stepOf(large, 20_000)).toBeUndefined();
-  const later = [...large, END, call("t3"), result("e13"), START];
+  const later = [...large, END, shortCall("t3"), shortResult("e13"), START];
   expect(stepOf(later, 20_000)).toMatchObject({ kind: "trim", beforePosition: 9 });
 });
