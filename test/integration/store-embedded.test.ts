@@ -90,15 +90,14 @@ describe("an embedded Postgres", () => {
       "select pid from pg_stat_activity where application_name like 'tendon owner%'",
     );
     process.kill(Number(row?.pid), "SIGKILL");
-    await eventually(
-      async () =>
-        (
-          await query(
-            postgres.url,
-            "select pid from pg_locks join pg_stat_activity using (pid) where application_name like 'tendon owner%' and locktype = 'advisory' and granted",
-          )
-        ).length === 1,
-    );
+    // Until Postgres has noticed, the killed one still stands there with its lock.
+    await eventually(async () => {
+      const holders = await query(
+        postgres.url,
+        "select pid from pg_locks join pg_stat_activity using (pid) where application_name like 'tendon owner%' and locktype = 'advisory' and granted",
+      );
+      return holders.length === 1 && holders[0]?.pid !== row?.pid;
+    });
     expect(await refusal()).toMatchObject({
       problem: "in_use",
     });
