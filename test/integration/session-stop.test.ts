@@ -145,8 +145,9 @@ describe("stopping everything", () => {
     const typesOf = async (type: string) => (await rig.log(sessionId)).filter((event) => event.type === type);
     await eventually(async () => {
       const heard = (await typesOf("agent.thread_message_received")).length === 1;
-      const { status, stopReason } = await rig.get(sessionId);
-      return heard && status === SessionStatus.IDLE && stopReason === StopReason.END_TURN;
+      // Idle with work is heard and not yet answered: the request for that would be taken for one after the stop.
+      const { status, stopReason, hasWork } = await rig.get(sessionId);
+      return heard && status === SessionStatus.IDLE && stopReason === StopReason.END_TURN && !hasWork;
     });
     const before = (await typesOf("span.model_request_start")).length;
     const stop = { type: "user.interrupt", payload: JSON.stringify({ keeps_queued: true }) };

@@ -105,7 +105,8 @@ async function say(words: string, headers: Record<string, string>) {
   return { events, messageId: receipts[0]?.id ?? "" };
 }
 
-const spansOfTrace = () => receiver.spans.filter(({ traceId }) => traceId === TRACE);
+const spansOf = (trace: string) => receiver.spans.filter(({ traceId }) => traceId === trace);
+const spansOfTrace = () => spansOf(TRACE);
 
 async function spanNamed(name: string | RegExp): Promise<ReceivedSpan> {
   const fits = (span: ReceivedSpan) => (typeof name === "string" ? span.name === name : name.test(span.name));
@@ -157,14 +158,16 @@ describe("one user message of a client that traces", () => {
     expect(receiver.bodies.filter((body) => body.includes("echo"))).toEqual([]);
   });
 
-  test("leaves its trace id in the log, where every client can read it", async () => {
-    const { events } = await say("hello", { traceparent: `00-${TRACE}-${CLIENT_SPAN}-00` });
+  test("leaves its trace id in the log, where every client can read it, and no span when the client records none", async () => {
+    const [quiet, told] = [TRACE.replace("4bf9", "6bf9"), TRACE.replace("4bf9", "7bf9")];
+    const { events } = await say("run: true", { traceparent: `00-${quiet}-${CLIENT_SPAN}-00` });
     const consumed = events.find(({ type }) => type === "brain.inputs_consumed");
-    expect(JSON.parse(consumed?.payload ?? "{}")).toMatchObject({ trace_id: TRACE });
-    const before = spansOfTrace().length;
-    // A caller that does not record is followed: no more spans of it come, whatever comes of later messages.
-    await say("hello", {});
-    expect(spansOfTrace().length).toBe(before);
+    expect(JSON.parse(consumed?.payload ?? "{}")).toMatchObject({ trace_id: quiet });
+    // Each program hands its spans over in order: when those of a later message are here, all of this one would be.
+    await say("run: true", { traceparent: `00-${told}-${CLIENT_SPAN}-01` });
+    const inAll = [/EmitEvents/, /Execute/, /^turn$/, /^execution$/];
+    await eventually(() => inAll.every((name) => spansOf(told).some((span) => name.test(span.name))));
+    expect(spansOf(quiet)).toEqual([]);
   });
 
   test("is followed over plain HTTP as it is over gRPC", async () => {

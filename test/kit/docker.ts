@@ -107,6 +107,8 @@ async function stopEngine(): Promise<void> {
     process.kill(pid, "SIGTERM");
     await eventually(() => !isAlive(pid), { withinMs: STOP_WITHIN_MS, everyMs: 50 });
   }
+  // An engine mounts its data on itself; one that was killed has left it so, and what is mounted cannot be removed.
+  await promisify(execFile)("umount", ["--lazy", join(SHARED, "data")]).catch(() => {});
   await rm(SHARED, { recursive: true, force: true });
 }
 
