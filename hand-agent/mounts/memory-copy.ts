@@ -24,6 +24,7 @@ import type { FileError, HandMounts } from "../drivers/driver.ts";
 import { MAX_FILE_BYTES, type MemoryScanner, type Scan, type ScannedFile } from "./memory-scan.ts";
 import type { MountedStore } from "./mount-config.ts";
 import type { StoreState } from "./mount-state.ts";
+import { makeWayPassable } from "./passable-dirs.ts";
 
 export type SyncRequest = Omit<
   MessageInitShape<typeof SyncMemoryRequestSchema>,
@@ -280,6 +281,7 @@ export class MemoryCopy {
     if (!store.readOnly && !(await this.mayBeReplaced(path, content, scan?.files.get(path)))) return false;
     try {
       await mounts.files.writeFile(at, content, { mode: store.readOnly ? 0o644 : 0o600 });
+      if (store.readOnly) await makeWayPassable(mounts.files, store.path, at);
       state.files[path] = digestOf(content);
       delete state.refused[path];
       return true;

@@ -7,6 +7,7 @@ import { createHash } from "node:crypto";
 import type { HandFile } from "../../proto/gen/tendon/v1/hand_agent_service_pb.js";
 import type { FileError, HandMounts } from "../drivers/driver.ts";
 import { UPLOADS_DIR } from "./mount-config.ts";
+import { makeWayPassable } from "./passable-dirs.ts";
 
 /** By path, the digest of what stands there. */
 export type UploadState = Record<string, string>;
@@ -37,7 +38,7 @@ export async function bringUploadsUpToDate(
   for (const { path, sha256 } of wanted) {
     if (state[path] === sha256 || !path.startsWith(`${UPLOADS_DIR}/`)) continue;
     await files.writeFile(path, verified(source.read(sha256, signal), sha256), { mode: MODE, signal });
-    await readable(files, path);
+    await makeWayPassable(files, UPLOADS_DIR, path);
     state[path] = sha256;
     await save();
   }
@@ -51,12 +52,6 @@ async function* verified(bytes: AsyncIterable<Uint8Array>, sha256: string): Asyn
     yield chunk;
   }
   if (hash.digest("hex") !== sha256) throw new Error("a file did not come whole");
-}
-
-/** Directories on the way are made for the agent alone; the hand's processes are to find what is in them. */
-async function readable(files: HandMounts["files"], path: string): Promise<void> {
-  for (let at = path.lastIndexOf("/"); at > UPLOADS_DIR.length; at = path.lastIndexOf("/", at - 1))
-    await files.setMode(path.slice(0, at), 0o755);
 }
 
 async function removeEmptyAbove(files: HandMounts["files"], path: string): Promise<void> {

@@ -192,6 +192,16 @@ test("a read-only store cannot be changed by processes and tools of the hand", a
   expect((await memory.getMemoryStore({ memoryStoreId })).memoryStore!.memoryCount).toBe(1);
 });
 
+test("processes of the hand read what a read-only store has in directories, also what comes later", async () => {
+  const memoryStoreId = await newStore("deep", { "/a/b/rule.md": "be kind" });
+  const { handId } = await sessionWith([{ memoryStoreId, access: MemoryAccess.READ_ONLY }]);
+  expect(await bash(handId, "cat /mnt/memory/deep/a/b/rule.md")).toBe("be kind");
+  await memory.createMemory({ memoryStoreId, path: "/a/c/d.md", content: "be brief" });
+  expect(await bash(handId, "cd /mnt/memory/deep; cat $(find . -name d.md); touch a/c/x 2>&1")).toMatch(
+    /be brief.*Read-only/s,
+  );
+});
+
 test("what cannot be a memory is told once and stays in the hand alone", async () => {
   const memoryStoreId = await newStore("odd");
   const { handId } = await sessionWith([{ memoryStoreId }]);
