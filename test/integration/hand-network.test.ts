@@ -40,7 +40,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("what a hand reaches", () =
     expect(
       await bash(
         "none",
-        "(echo hello | timeout 5 python3 -m http.server 8099 >/dev/null 2>&1 &) ; for i in 1 2 3 4 5 6 7 8 9; do curl -sf -m 2 -o /dev/null http://127.0.0.1:8099/ && echo served && break; sleep 0.3; done",
+        "timeout 60 python3 -m http.server 8099 >/dev/null 2>&1 & for i in $(seq 500); do curl -sf -m 10 -o /dev/null http://127.0.0.1:8099/ && echo served && break; sleep 0.1; done; kill $!",
       ),
     ).toContain("served");
     expect(await rig.farSide.call("takeHits")).toEqual([]);
@@ -319,10 +319,16 @@ P`,
       );
     await rig.farSide.call("takeServerNames");
     expect(await handshake('"web.example"')).toBe("TLSv1.3");
+    expect(await handshake('"evil.example"')).toMatch(/reset|EOF|closed/i);
     expect(await handshake('"a.wild.example"')).toBe("TLSv1.3");
     expect(await handshake("None")).toBe("TLSv1.3");
-    expect(await handshake('"evil.example"')).toMatch(/reset|EOF|closed/i);
-    expect(await rig.farSide.call("takeServerNames")).toEqual(["web.example", "a.wild.example", "false"]);
+    // A server is done with a handshake after its client; what had come before the last one is here with it.
+    const names: string[] = [];
+    await eventually(async () => {
+      names.push(...(await rig.farSide.call("takeServerNames")));
+      return names.includes("false");
+    });
+    expect(names).toEqual(["web.example", "a.wild.example", "false"]);
   });
 
   test("each direction ends by itself: what is said after the other side is done still arrives", async () => {
@@ -354,7 +360,8 @@ P`;
     await fetch("http://web.example/secret-path?token=secret-query");
     const { denied } = await agent.call("relayStats", "limited");
     expect(denied.host_not_allowed).toBeGreaterThan(0);
-    expect(agent.log).toMatch(/"hand":"limited","reason":"host_not_allowed","host":"evil.example","port":80/);
+    const line = '"hand":"limited","reason":"host_not_allowed","host":"evil.example","port":80';
+    await eventually(() => agent.log.includes(line));
     expect(agent.log).not.toMatch(/secret-|user:pw/);
   });
 });

@@ -1,5 +1,5 @@
 /** A hand agent in a private network with the world beyond it, for tests of what hands reach. */
-import { execFile } from "node:child_process";
+import { execFile, execFileSync } from "node:child_process";
 import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -96,6 +96,12 @@ export class NetworkRig {
     mkdirSync(path, { mode: 0o711 });
     chownSync(path, uid, uid);
     return path;
+  }
+
+  /** Command lines of its agents and of what runs their program, whoever the parents are. */
+  commands(): string[] {
+    const all = execFileSync("ps", ["-ewwo", "args"], { encoding: "utf8" }).split("\n");
+    return all.filter((line) => line.includes(this.folder));
   }
 
   async remove(): Promise<void> {
