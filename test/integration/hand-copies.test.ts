@@ -216,6 +216,8 @@ test("a parked hand is resumed for a copy, and a hand with a copy is not parked 
   const call = rig.client.copyIn();
   await call.send({ kind: { case: "target", value: target } });
   await call.send({ kind: { case: "chunk", value: Buffer.from("a") } });
+  // Before it has begun the hand may be parked, and is resumed for it.
+  await eventually(() => rig.area.openCopies() === 1);
   // Unused for more than three times its idle timeout, but for the copy.
   const unused = await eventually(async () => {
     const now = await state();

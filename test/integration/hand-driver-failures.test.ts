@@ -126,11 +126,15 @@ test("a bug of a driver is told without its text, which stays in the agent's log
 });
 
 test("a provision that hangs ends at the environment's bound and leaves nothing", async () => {
-  const session = await withSession({ provisionTimeoutMs: 3_000 });
+  await startAgent();
+  const environmentId = await rig.environment({ driver: "scripted", provisionTimeoutMs: 3_000 });
+  const session = await rig.session(environmentId);
   say({ on: "provision", times: 1, does: { hang: true } });
   const { text, outcome } = await bash(session, "echo ran");
   expect(text).toMatch(/not ready within 3000 ms|did not answer .+ within \d+ ms/);
   expect(outcome).toBe("NOT_STARTED");
+  // The next one has the time that it needs.
+  await rig.limitProvisioning(environmentId, 60_000);
   expect(await bash(session, "echo ran")).toMatchObject({ text: "ran" });
   await eventually(async () => (await listed()).length === 1);
 });
@@ -178,9 +182,12 @@ test("a hand that could not be destroyed is destroyed within reaper periods, wit
   const session = await withSession();
   await bash(session, "echo kept > f");
   const [hand] = await handsOf(session);
-  say({ on: "destroy", hand: hand!.id, times: 3, does: { fail: "the engine is away" } });
+  say({ on: "destroy", hand: hand!.id, does: { fail: "the engine is away" } });
+  const readsBefore = scriptReads;
   await rig.admin.releaseHand({ handId: hand!.id });
+  await eventually(() => scriptReads >= readsBefore + 3);
   expect(await listed()).toEqual([hand!.id]);
+  script = "";
   await eventually(async () => (await listed()).length === 0);
   const pending = () =>
     rig.pool.query<{ destroy_pending: boolean }>("select destroy_pending from hands where hand_id = $1", [

@@ -5,16 +5,17 @@ import { collectExecution as collect, textOfResult as textOf } from "../kit/exec
 import type { HandRig } from "../kit/hand-rig.ts";
 import { promised } from "../kit/promised.ts";
 import { textResult } from "../kit/scripted-hand-agent.ts";
-import { useHandRig } from "../kit/use-hand-rig.ts";
+import { useHandRigs } from "../kit/use-hand-rig.ts";
 
+const rigs = useHandRigs();
 let rig: HandRig;
 
-useHandRig(
-  (fresh) => {
-    rig = fresh;
-  },
-  { timing: { readerStallMs: 300 } },
-);
+/** How long a reader that holds up an execution may take nothing. */
+const start = async (readerStallMs: number) => {
+  rig = await rigs.start({ timing: { readerStallMs } });
+};
+/** Longer than a busy machine keeps a reader that reads from it. */
+const PATIENT_MS = 7_000;
 
 const FLOOD_BYTES = 32 * 1024 * 1024;
 
@@ -34,6 +35,7 @@ async function floodingSession() {
 }
 
 test("a flood to a reader that never reads delays no other call, and ends all the same (X5, R9)", async () => {
+  await start(300);
   const { agent, session } = await floodingSession();
   const call = await session.toolUse("bash", { flood: true });
   // Nobody iterates over this stream: after the first messages nothing more is taken from the connection.
@@ -55,6 +57,7 @@ test("a flood to a reader that never reads delays no other call, and ends all th
 });
 
 test("a reader that reads gets every byte of a flood in order (X5, R11)", async () => {
+  await start(PATIENT_MS);
   const { session, flood } = await floodingSession();
   const ran = await collect(rig.harness.execute(await session.toolUse("bash", { flood: true })));
   expect(ran.firstOffset).toBe(0);
@@ -63,6 +66,7 @@ test("a reader that reads gets every byte of a flood in order (X5, R11)", async 
 });
 
 test("a reader that comes after megabytes gets them from the byte it asks for (X2)", async () => {
+  await start(PATIENT_MS);
   const total = 3 * RING_BYTES;
   let end!: () => void;
   const ended = new Promise<void>((resolve) => {

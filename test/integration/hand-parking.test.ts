@@ -198,17 +198,20 @@ describe("when all places are taken", () => {
   test("a parked hand waits for a place too, and says so when there is none in time", async () => {
     const rig = await startRig();
     await startAgent(rig, 1);
-    const first = await rig.session(await rig.environment({ provisionTimeoutMs: 2_000 }));
+    const environmentId = await rig.environment();
+    const first = await rig.session(environmentId);
     await call(rig, first, { text: "kept" });
     await first.rest();
     const second = await rig.session();
     await call(rig, second);
     await first.wake();
+    await rig.limitProvisioning(environmentId, 500);
     const refused = await collect(rig.harness.execute(await first.toolUse("bash", {})));
     expect(refused.result.failure?.reason).toBe("NO_HAND_AGENT");
     expect(textOf(refused.result)).toContain("parked with its files");
     const [hand] = (await rig.client.listHands({ sessionId: first.id })).hands;
     expect(hand?.state).toBe(HandState.PARKED);
+    await rig.limitProvisioning(environmentId, 60_000);
     await second.rest();
     expect(await call(rig, first)).toBe("[new shell] kept");
   });
@@ -249,10 +252,11 @@ describe("when all places are taken", () => {
     const agent = await startAgent(rig, 1, {
       greeting: { capacityHands: 1, drivers: [{ name: "process", available: true, tools: DEFAULT_TOOLS }] },
     });
-    const environmentId = await rig.environment({ idleTimeoutMs: "50", provisionTimeoutMs: 2_000 });
+    const environmentId = await rig.environment({ idleTimeoutMs: "50" });
     const first = await rig.session(environmentId);
     await call(rig, first);
     await first.rest();
+    await rig.limitProvisioning(environmentId, 1_000);
     const second = await rig.session(environmentId);
     expect(await call(rig, second)).toContain("is full");
     expect(agent.heard.some(({ case: kind }) => kind === "park")).toBe(false);

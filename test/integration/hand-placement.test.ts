@@ -27,7 +27,7 @@ describe("placement", () => {
     await plain.connect();
     await labelled.connect();
     const where = async (spec: object) => {
-      const environmentId = await rig.environment({ provisionTimeoutMs: 10_000, ...spec });
+      const environmentId = await rig.environment({ provisionTimeoutMs: 60_000, ...spec });
       return rig.client.provision({ requestId: randomBytes(8).toString("hex"), environmentId });
     };
     const inLab = { pool: "lab", labels: { gpu: "yes" } };
@@ -87,9 +87,10 @@ describe("placement", () => {
   });
 
   test("a request that failed may be made again under its id", async () => {
-    const environmentId = await rig.environment({ provisionTimeoutMs: 1_500 });
+    const environmentId = await rig.environment({ provisionTimeoutMs: 300 });
     const request = { requestId: "again", environmentId };
     await expect(rig.client.provision(request)).rejects.toMatchObject({ reason: "NO_HAND_AGENT" });
+    await rig.limitProvisioning(environmentId, 60_000);
     const agent = await rig.agent();
     await agent.connect();
     const { hand } = await rig.client.provision(request);

@@ -34,7 +34,7 @@ describe("what nobody else notices", () => {
   });
 
   test("an agent that lets a call run past its limit is told to stop it", async () => {
-    const rig = await startRig({ executionGraceMs: 300 });
+    const rig = await startRig({ executionGraceMs: 600 });
     const agent = await rig.agent({
       run: (call) =>
         new Promise((resolve) => {
@@ -65,12 +65,16 @@ describe("what nobody else notices", () => {
   });
 
   test("hands of an agent that was away for too long are lost, and destroyed should it come back (H2, H5)", async () => {
-    const rig = await startRig({ agentOfflineMs: 200, keepOfflineMs: 500 });
+    const rig = await startRig({ agentOfflineMs: 200, keepOfflineMs: 60_000 });
     const agent = await rig.agent();
     await agent.connect();
     const session = await rig.session();
     const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", {})));
     await agent.disconnect();
+    // As if that had been a minute ago.
+    const longAway = `update hand_agents set last_seen_at = clock_timestamp() - interval '61 seconds'
+      where hand_agent_id = $1 and replica_id is null`;
+    await eventually(async () => (await rig.pool.query(longAway, [agent.handAgentId])).rowCount === 1);
     await eventually(async () => (await session.events("hand.lost")).length === 1);
     expect(agent.hands.has(hand!)).toBe(true);
     await agent.connect();

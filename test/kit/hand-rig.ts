@@ -166,6 +166,18 @@ export class HandRig {
     return environmentId;
   }
 
+  /** How long its hands may take to be made or resumed from now on, those that are there too. */
+  async limitProvisioning(environmentId: string, timeoutMs: number): Promise<void> {
+    for (const [table, column] of [
+      ["environments", "spec"],
+      ["hands", "environment"],
+    ])
+      await this.pool.query(
+        `update ${table} set ${column} = (${column}::jsonb || jsonb_build_object('provisionTimeoutMs', $2::int))::text where environment_id = $1`,
+        [environmentId, timeoutMs],
+      );
+  }
+
   /** A session whose brain holds a lease. */
   async session(environmentId = this.environmentId): Promise<RigSession> {
     const sessionId = newId("session");
