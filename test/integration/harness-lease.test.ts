@@ -182,6 +182,8 @@ describe("a harness that stops", () => {
   it("lets a running answer end, then gives the session back; another harness goes on", async () => {
     const held = gate();
     await start({
+      // The answer that runs ends as soon as the test says so: however long that is, it is in time.
+      harness: { drainMs: 60_000 },
       model: {
         script: [
           turn([toolUse("bash", { command: "a" })], { before: { headers: held.opened } }),
@@ -276,7 +278,7 @@ describe("the harness program", () => {
     await rig.harness.stop();
     const { child, log } = startProgram({});
     await eventually(() => rig.server.hellos.at(-1)?.modelSource === "demo", { withinMs: 60_000 });
-    expect(log()).toContain("scripted demo");
+    await eventually(() => log().includes("scripted demo"));
     const session = rig.talk("run: uname -a");
     await rested(session, 1, 60_000);
     expect(rig.server.runs.size).toBe(1);
@@ -293,9 +295,10 @@ describe("the harness program", () => {
     const session = rig.talk("hi");
     await rested(session, 1, 60_000);
     expect(spoken(session)).toEqual(["real"]);
-    expect(log()).not.toMatch(/demo|sk-secret/);
     child.kill("SIGTERM");
-    await once(child, "exit");
+    // All that it wrote has been read.
+    await once(child, "close");
+    expect(log()).not.toMatch(/demo|sk-secret/);
   });
 });
 

@@ -3,6 +3,7 @@ import type { Loop } from "../../harness/loops/loop.ts";
 import { eventually } from "../kit/eventually.ts";
 import {
   drop,
+  gate,
   hang,
   invalidRequest,
   overloaded,
@@ -84,16 +85,21 @@ describe("a model in trouble", () => {
   });
 
   it("keeps messages that waited when it is given up, for the next one to take along", async () => {
+    const said = gate();
     await start({
-      // However many attempts fit into the time: only what holds the third message is answered.
       model: {
-        script: (request) => (JSON.stringify(request).includes("three") ? turn(["back"]) : overloaded()),
+        script: async (request) => {
+          if (JSON.stringify(request).includes("three")) return turn(["back"]);
+          // From the second attempt on: the next message is there before the last one fails.
+          if (rig.api.requests.length > 1) await said.opened;
+          return invalidRequest("messages: no");
+        },
       },
-      settings: { retry: { firstMs: 1_500, maxMs: 1_500, totalMs: 2_000 } },
     });
     const session = rig.talk("one");
-    await eventually(() => session.types().includes("session.status_rescheduled"));
+    await rig.api.received(2);
     session.say("two");
+    said.open();
     await rested(session);
     expect(stopReasons(session)).toEqual(["retries_exhausted"]);
     session.say("three");

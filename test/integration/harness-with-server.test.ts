@@ -2,6 +2,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it } from "vitest";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
 import type { Event } from "../../proto/gen/tendon/v1/event_pb.js";
+import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { SessionStatus, StopReason } from "../../proto/gen/tendon/v1/session_pb.js";
 import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { startDatabasePlatform } from "../kit/database-platform.ts";
@@ -16,6 +17,7 @@ import {
   toolUse,
   turn,
 } from "../kit/fake-messages-api.ts";
+import { copyIn } from "../kit/hand-copies.ts";
 import type { Platform } from "../kit/platform.ts";
 
 let api: FakeMessagesApi;
@@ -130,11 +132,15 @@ describe("a harness at a real server, with a real hand", () => {
   it(
     "is replaced when it is killed while a call runs: the call goes on and runs once (R3, X2)",
     async () => {
-      answer(turn([toolUse("bash", { command: "echo run >> marks; sleep 4; wc -l < marks" })]), turn(["ok"]));
+      const command = "echo run >> marks; until [ -e go ]; do sleep 0.1; done; wc -l < marks";
+      answer(turn([toolUse("bash", { command })]), turn(["ok"]));
       const sessionId = await talk("go");
       await callRuns(sessionId);
       await platform.program("harness").end("SIGKILL");
       await platform.start("harness");
+      const hands = platform.client(HandService);
+      const [hand] = (await hands.listHands({ sessionId })).hands;
+      await copyIn(hands, { handId: hand!.id, path: "go", reason: "it may end" }, Buffer.alloc(0));
       const events = await idle(sessionId);
       const results = events.filter(({ type }) => type === "agent.tool_result");
       expect(results).toHaveLength(1);
@@ -147,14 +153,14 @@ describe("a harness at a real server, with a real hand", () => {
   it(
     "interrupts a running call, which gets its one result, and goes on with the next message (X3)",
     async () => {
-      answer(turn([toolUse("bash", { command: "sleep 60" })]), turn(["instead"]));
+      answer(turn([toolUse("bash", { command: "sleep 600" })]), turn(["instead"]));
       const sessionId = await talk("go");
       await callRuns(sessionId);
       const interrupt = { type: "user.interrupt", payload: "{}" };
       await platform
         .client(SessionService)
         .emitEvents({ sessionId, events: [interrupt, message("do this")] });
-      const events = await idle(sessionId, 2, 15_000);
+      const events = await idle(sessionId, 2);
       expect(types(events).filter((type) => type === "agent.tool_result")).toHaveLength(1);
       expect(
         events.filter(({ type }) => type.startsWith("user.")).every(({ processedAt }) => processedAt),
