@@ -6,6 +6,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 import { REFUSED } from "./fixtures/refused-fields.ts";
@@ -115,7 +116,10 @@ describe("an agent over HTTP", () => {
   });
 
   it("is listed by the time at which it was made, a page at a time", async () => {
-    const [one, two] = [await newAgent({ name: "one" }), await newAgent({ name: "two" })];
+    const one = await newAgent({ name: "one" });
+    // Times are given in milliseconds.
+    await eventually(() => Date.now() > Date.parse(one.created_at), { everyMs: 1 });
+    const two = await newAgent({ name: "two" });
     const names = async (query: Anthropic.Beta.AgentListParams) =>
       (await client.beta.agents.list(query)).data.map(({ id }) => id);
     expect(await names({ "created_at[lte]": one.created_at, limit: 1 })).toEqual([one.id]);
