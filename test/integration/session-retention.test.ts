@@ -122,6 +122,14 @@ describe("deletion", () => {
   });
 
   test("a log of many batches is gone when the call returns, and writers of other sessions are not held up", async () => {
+    // The database expects every log to be short: whatever it makes of that, a long one does not take its length squared.
+    const short = await Promise.all(Array.from({ length: 20 }, () => world.newSession()));
+    await database.pool().query(
+      `insert into events (session_id, position, event_id, type, payload)
+         select s, n, 'sevt_' || n, 'acme.noted', '{}' from unnest($1::text[]) s, generate_series(1, 3) n`,
+      [short],
+    );
+    await database.pool().query("analyze events");
     const sessionId = await world.newSession();
     await database.pool().query(
       `insert into events (session_id, position, event_id, type, payload)
@@ -234,8 +242,11 @@ describe("retention (L3)", () => {
   test("whoever comes to a session that retention has found is told that it is over, and a watcher's stream ends", async () => {
     await keepFor(1);
     const sessionId = await aged(2);
+    const watch = client.watchEvents({ sessionId })[Symbol.asyncIterator]();
+    // Once it has been told something, it is there.
+    await watch.next();
     const watching = (async () => {
-      for await (const _ of client.watchEvents({ sessionId }));
+      while (!(await watch.next()).done);
     })();
     await expect.poll(() => createRetentionStore(database.pool()).expire(10)).toEqual([sessionId]);
     const refused = await client
@@ -283,6 +294,7 @@ describe("retention (L3)", () => {
       }
     })();
     const sizes: number[] = [];
+    let writtenMeanwhile = 0;
     for (let generation = 0; generation < 5; generation++) {
       for (let n = 0; n < 10; n++) {
         const sessionId = await world.newSession();
@@ -298,11 +310,13 @@ describe("retention (L3)", () => {
       }
       const before = written;
       await replica.area.retention.round();
-      expect(written).toBeGreaterThan(before);
+      writtenMeanwhile += written - before;
       sizes.push(await sizeOf());
     }
     writing = false;
     await writer;
+    // In one of the rounds at least: a short one may lie between two writes.
+    expect(writtenMeanwhile).toBeGreaterThan(0);
     const { rows } = await pool.query<{ n: number }>(
       "select count(*) as n from events where session_id = $1",
       [live],
