@@ -92,10 +92,12 @@ describe("a hand that is not used", () => {
     const rig = await startRig();
     const { open, opened } = gate<ReturnType<typeof textResult>>();
     const agent = await startAgent(rig, 3, { run: () => opened });
-    const session = await rig.session(await rig.environment({ idleTimeoutMs: "200" }));
+    const session = await rig.session();
     const idle = await rig.session(await rig.environment({ idleTimeoutMs: "200" }));
     const ran = call(rig, session);
     await eventually(() => agent.runs.size === 1);
+    // Not before its call is there.
+    await rig.pool.query("update hands set idle_timeout_ms = 200 where session_id = $1", [session.id]);
     const request = { requestId: "r", sessionId: idle.id, lease: idle.lease };
     const made = await rig.harness.provision(request);
     // The other one, younger and never used, is parked; so the running one would have been.
@@ -127,8 +129,9 @@ describe("a hand that is not used", () => {
   test("is released with its session, also parked (H1)", async () => {
     const rig = await startRig();
     const agent = await startAgent(rig, 3);
-    const session = await rig.session(await rig.environment({ idleTimeoutMs: "50" }));
+    const session = await rig.session(await rig.environment({ idleTimeoutMs: "60000" }));
     await call(rig, session);
+    await usedLongAgo(rig, session, 61_000);
     await eventually(() => agent.parked.size === 1);
     await eventually(async () => (await parkedOf(session)).length === 1);
     await rig.area.control.releaseSession(session.id);
@@ -140,9 +143,10 @@ describe("a hand that is not used", () => {
     const first = await startRig();
     await startRig();
     const agent = await startAgent(first, 3);
-    const environmentId = await first.environment({ idleTimeoutMs: "100" });
+    const environmentId = await first.environment({ idleTimeoutMs: "60000" });
     const sessions = await Promise.all(Array.from({ length: 3 }, () => first.session(environmentId)));
     for (const session of sessions) await call(first, session);
+    for (const session of sessions) await usedLongAgo(first, session, 61_000);
     for (const session of sessions) await eventually(async () => (await parkedOf(session)).length > 0);
     for (const session of sessions) expect(await parkedOf(session)).toHaveLength(1);
     // A look that began before the first was over may ask once more; that changes nothing.

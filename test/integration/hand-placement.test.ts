@@ -33,17 +33,20 @@ describe("placement", () => {
     const inLab = { pool: "lab", labels: { gpu: "yes" } };
     expect((await where(inLab)).hand?.handAgentId).toBe(labelled.handAgentId);
     expect((await where({ pool: "lab" })).hand?.handAgentId).toBe(labelled.handAgentId);
+    // Time enough for one look: without one nobody could say why.
     const fails = async (spec: object, text: RegExp, reason = "NO_HAND_AGENT") =>
-      expect(where({ provisionTimeoutMs: 250, ...spec })).rejects.toMatchObject({
+      expect(where({ provisionTimeoutMs: 1_000, ...spec })).rejects.toMatchObject({
         reason,
         message: expect.stringMatching(text),
       });
-    await fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/);
-    await fails({ pool: "attic" }, /pool "attic"/);
-    await fails({ driver: "docker", image: "debian:12" }, /driver "docker"/);
-    await fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED");
-    // A pool is for what names it: its free places are nobody else's.
-    await fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/);
+    await Promise.all([
+      fails({ labels: { gpu: "no" } }, /carries the labels gpu=no/),
+      fails({ pool: "attic" }, /pool "attic"/),
+      fails({ driver: "docker", image: "debian:12" }, /driver "docker"/),
+      fails({ selfHosted: true }, /self-hosted/, "NOT_CONFIGURED"),
+      // A pool is for what names it: its free places are nobody else's.
+      fails({ labels: { gpu: "yes" } }, /carries the labels gpu=yes/),
+    ]);
     expect((await where({})).hand?.handAgentId).toBe(plain.handAgentId);
     await fails({}, /full/);
   });

@@ -71,11 +71,13 @@ describe("what nobody else notices", () => {
     const session = await rig.session();
     const { hand } = await collect(rig.harness.execute(await session.toolUse("echo", {})));
     await agent.disconnect();
-    // As if that had been a minute ago.
+    // As if that had been a minute ago; said again, as a sweep that began before may just say that it is there.
     const longAway = `update hand_agents set last_seen_at = clock_timestamp() - interval '61 seconds'
       where hand_agent_id = $1 and replica_id is null`;
-    await eventually(async () => (await rig.pool.query(longAway, [agent.handAgentId])).rowCount === 1);
-    await eventually(async () => (await session.events("hand.lost")).length === 1);
+    await eventually(async () => {
+      await rig.pool.query(longAway, [agent.handAgentId]);
+      return (await session.events("hand.lost")).length === 1;
+    });
     expect(agent.hands.has(hand!)).toBe(true);
     await agent.connect();
     await eventually(() => !agent.hands.has(hand!));
