@@ -330,17 +330,20 @@ export class Dispatcher implements Service {
     }
   }
 
-  /** The session has killed even the harness that it had for itself: its turn ends, and the next message starts afresh. */
+  /**
+   * The session has killed even the harness that it had for itself: its turn ends, and the next message starts afresh. One
+   * that comes while this is written is such a message already: only what was there before counts as seen.
+   */
   private async giveUp(lease: AcquiredLease): Promise<void> {
-    const { sessionId, leaseId, epoch } = lease;
+    const { sessionId, leaseId, epoch, head } = lease;
     const proof = create(LeaseProofSchema, { leaseId, epoch });
     await this.deps.sessionLog.append({ sessionId, events: giveUpEvents(deathsOf(lease)), lease: proof });
-    await this.deps.leases.giveUp(sessionId);
-    await this.deps.leases.release({
+    const { hasWork } = await this.deps.leases.release({
       leaseId,
-      restedPosition: undefined,
+      restedPosition: head,
       retryAfterMs: undefined,
     });
+    if (hasWork) this.look();
   }
 
   private async freeAll(sessions: readonly HeldSession[], crashed: boolean): Promise<void> {

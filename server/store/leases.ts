@@ -95,8 +95,6 @@ export interface LeaseStore {
   withdraw(sessionId: string): Promise<{ leaseId: string } | undefined>;
   /** Clears a retry's delay. NOT_FOUND, SESSION_ARCHIVED. */
   wake(sessionId: string): Promise<{ hasWork: boolean }>;
-  /** The session is given up: what waits counts as seen, until a client says something new. */
-  giveUp(sessionId: string): Promise<void>;
   /** Sessions that say `running` although their lease ended longer than `graceMs` ago (E3). */
   findAbandoned(request: { graceMs: number; limit: number }): Promise<{ sessionId: string; head: number }[]>;
 }

@@ -96,9 +96,7 @@ export function createLeaseStore(pool: Pool): LeaseStore {
   };
 }
 
-function endings(
-  pool: Pool,
-): Pick<LeaseStore, "release" | "free" | "withdraw" | "wake" | "giveUp" | "findAbandoned"> {
+function endings(pool: Pool): Pick<LeaseStore, "release" | "free" | "withdraw" | "wake" | "findAbandoned"> {
   return {
     async release({ leaseId, restedPosition, retryAfterMs, answersDueAfterMs }) {
       const { rows } = await pool.query<{ has_work: boolean }>(
@@ -140,12 +138,6 @@ function endings(
       if (row === undefined) throw notFound("session", sessionId);
       if (row.archived) throw new TendonError("SESSION_ARCHIVED", `session "${sessionId}" is archived`);
       return { hasWork: row.has_work };
-    },
-    async giveUp(sessionId) {
-      await pool.query(
-        `update sessions set rested_position = work_position, silent_deaths = 0, barren_deaths = 0 where session_id = $1`,
-        [sessionId],
-      );
     },
     async findAbandoned({ graceMs, limit }) {
       const { rows } = await pool.query<{ session_id: string; head: number }>(
