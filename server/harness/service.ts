@@ -17,6 +17,7 @@ import {
   type WorkRequest,
 } from "../../proto/gen/tendon/v1/harness_service_pb.js";
 import { principalOf } from "../ports/principal.ts";
+import { PresenceRows } from "../store/presence-rows.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import type { Dispatcher, DispatcherDeps } from "./dispatcher.ts";
 import { HarnessConnection } from "./harness-connection.ts";
@@ -33,6 +34,7 @@ export interface HarnessServiceDeps extends DispatcherDeps {
 export class HarnessServiceHandler implements ServiceImplementation<typeof HarnessService> {
   private readonly deps: HarnessServiceDeps;
   private readonly open = new Set<HarnessConnection>();
+  private readonly presence = new PresenceRows();
   private draining = false;
 
   constructor(deps: HarnessServiceDeps) {
@@ -65,9 +67,7 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
       this.open.delete(connection);
       const how = connection.leaving ? "goodbye" : this.draining ? "draining" : "broken";
       this.deps.dispatcher.leave(connection, how);
-      await this.deps.replicas
-        .harnessGone(connection.instanceId, this.deps.replicaId)
-        .catch((error: unknown) => this.warn(error, "could not remove a harness"));
+      await this.gone(connection).catch((error: unknown) => this.warn(error, "could not remove a harness"));
     }
   }
 
@@ -98,15 +98,10 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
 
   private async welcome(connection: HarnessConnection): Promise<void> {
     const { dispatcher, leaseTtlMs, replicas, replicaId } = this.deps;
-    const { hello } = connection;
-    await replicas.harnessConnected({
-      replicaId,
-      instanceId: hello.instanceId,
-      build: hello.build,
-      loops: hello.loops,
-      capacity: hello.capacity,
-      modelSource: hello.modelSource,
-    });
+    const { instanceId, build, loops, capacity, modelSource } = connection.hello;
+    await this.presence.came(instanceId, connection, () =>
+      replicas.harnessConnected({ replicaId, instanceId, build, loops, capacity, modelSource }),
+    );
     const attached = await this.attach(connection);
     connection.send({
       case: "welcome",
@@ -121,6 +116,12 @@ export class HarnessServiceHandler implements ServiceImplementation<typeof Harne
     });
     this.open.add(connection);
     dispatcher.join(connection);
+  }
+
+  private gone(connection: HarnessConnection): Promise<void> {
+    const { instanceId } = connection;
+    const { replicas, replicaId } = this.deps;
+    return this.presence.gone(instanceId, connection, () => replicas.harnessGone(instanceId, replicaId));
   }
 
   /** E2: the same harness instance goes on under the same epoch, on whichever replica it finds. */

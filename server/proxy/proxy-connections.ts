@@ -74,10 +74,8 @@ export class ProxyConnections implements ProxyDirectory, Service {
     this.tellWhatIsNew(keys);
   }
 
-  /** False when a newer connection of the same proxy is there. */
-  remove(connection: ProxyConnection): boolean {
+  remove(connection: ProxyConnection): void {
     this.open.delete(connection);
-    return ![...this.open].some(({ instanceId }) => instanceId === connection.instanceId);
   }
 
   /** In turns; this replica's own first, whose connections it can see. */

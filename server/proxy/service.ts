@@ -13,6 +13,7 @@ import type {
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { principalOf, scopeOf } from "../ports/principal.ts";
 import type { TunnelStreams } from "../ports/tunnels.ts";
+import { PresenceRows } from "../store/presence-rows.ts";
 import type { ReplicaStore } from "../store/replicas.ts";
 import { ProxyConnection } from "./proxy-connection.ts";
 import { HEARTBEAT_EVERY_MS, HEARTBEAT_TIMEOUT_MS, type ProxyConnections } from "./proxy-connections.ts";
@@ -29,6 +30,7 @@ export interface ProxyDeps {
 
 export class ProxyServiceHandler implements ServiceImplementation<typeof ProxyService> {
   private readonly deps: ProxyDeps;
+  private readonly presence = new PresenceRows();
   private draining = false;
 
   constructor(deps: ProxyDeps) {
@@ -43,7 +45,7 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
       throw invalidField("kind", "the first message must be hello");
     }
     const connection = await this.welcome(first.value.kind.value, scopeOf(principalOf(context)));
-    const { clock, connections, replicas, replicaId, log } = this.deps;
+    const { clock, connections } = this.deps;
     // Both directions end together: the reader's end closes the outbox, whose end ends this generator.
     const reading = this.readAll(connection, iterator).then(
       () => connection.end(),
@@ -61,11 +63,8 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
       connection.closed();
       if (!this.draining) this.deps.tunnels().proxyGone(connection.instanceId);
       void reading;
-      if (connections.remove(connection)) {
-        await replicas
-          .proxyGone(connection.instanceId, replicaId)
-          .catch((error: unknown) => log.warn({ error: messageOf(error) }, "could not remove a proxy"));
-      }
+      connections.remove(connection);
+      await this.gone(connection);
     }
   }
 
@@ -85,9 +84,25 @@ export class ProxyServiceHandler implements ServiceImplementation<typeof ProxySe
     const { instanceId, build, url, sealingKeys } = hello;
     const connection = new ProxyConnection(hello, clock.monotonicMs(), serves);
     const { web } = connection;
-    await replicas.proxyConnected({ instanceId, replicaId, build, url, sealingKeys, web });
-    await connections.add(connection);
-    return connection;
+    try {
+      await this.presence.came(instanceId, connection, () =>
+        replicas.proxyConnected({ instanceId, replicaId, build, url, sealingKeys, web }),
+      );
+      await connections.add(connection);
+      return connection;
+    } catch (error) {
+      connections.remove(connection);
+      await this.gone(connection);
+      throw error;
+    }
+  }
+
+  private async gone(connection: ProxyConnection): Promise<void> {
+    const { instanceId } = connection;
+    const { replicas, replicaId, log } = this.deps;
+    await this.presence
+      .gone(instanceId, connection, () => replicas.proxyGone(instanceId, replicaId))
+      .catch((error: unknown) => log.warn({ error: messageOf(error) }, "could not remove a proxy"));
   }
 
   private async readAll(

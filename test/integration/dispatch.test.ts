@@ -144,6 +144,20 @@ describe("the stream", () => {
     });
   });
 
+  test("a harness that is back before its old stream has ended stays known when that ends (H3)", async () => {
+    const sessionId = await rig.createSession();
+    const first = rig.harness(a);
+    await first.assigned(sessionId);
+    const { instanceId } = first;
+    const again = rig.harness(a, { instanceId });
+    await again.welcome();
+    first.die();
+    // What the old stream held is given to others a while after its end.
+    await again.assigned(sessionId);
+    const { harnesses } = await a.client(AdminService).getStatus({});
+    expect(harnesses.map((one) => one.instanceId)).toEqual([instanceId]);
+  });
+
   test("a harness that says goodbye leaves its sessions to others at once", async () => {
     const sessionId = await rig.createSession();
     const first = rig.harness(a);
