@@ -77,6 +77,16 @@ describe("enrolment", () => {
   });
 });
 
+/** An entry of the audit log waits for whoever holds the lock 13. */
+const HELD_AUDIT = `
+create function held_audit() returns trigger language plpgsql as $body$
+begin
+  perform pg_advisory_xact_lock_shared(13);
+  return new;
+end
+$body$;
+create trigger held_audit before insert on audit_entries for each row execute function held_audit()`;
+
 describe("connections", () => {
   test("an agent is online while it is connected, and each connection has the next generation", async () => {
     const agent = await rig.agent({ name: "box" });
@@ -143,6 +153,30 @@ describe("connections", () => {
     await eventually(async () => (await seen())?.online === false);
     await agent.connect();
     expect(agent.generation).toBe(3n);
+  });
+
+  test("two that are noted at the same moment are noted once", async () => {
+    const { handAgentId } = await rig.agent();
+    await rig.pool.query(HELD_AUDIT);
+    const holder = await rig.pool.connect();
+    try {
+      // Whoever is about to write down the first one, and whoever comes meanwhile, wait for this connection.
+      await holder.query("begin");
+      await holder.query("select pg_advisory_xact_lock(13)");
+      const { noteDuplicate } = rig.store.handAgents;
+      const noted = Promise.all([noteDuplicate(handAgentId), noteDuplicate(handAgentId)]);
+      const waiting = "datname = current_database() and wait_event_type = 'Lock' and pid <> pg_backend_pid()";
+      const sql = `select 1 from pg_stat_activity where ${waiting}`;
+      await eventually(async () => (await rig.pool.query(sql)).rowCount === 2);
+      await holder.query("commit");
+      await noted;
+    } finally {
+      await holder.query("rollback");
+      holder.release();
+      await rig.pool.query("drop trigger held_audit on audit_entries; drop function held_audit()");
+    }
+    const { rows } = await rig.pool.query("select 1 from audit_entries where subject = $1", [handAgentId]);
+    expect(rows).toHaveLength(1);
   });
 
   test("a look at the old connection whose answer comes late leaves its successor alone (H3)", async () => {
@@ -228,7 +262,7 @@ describe("connections", () => {
     const { agent, ran, call, open } = await runningCall(rig, "before ");
     await rig.area.drain!(500);
     await expect(ran).rejects.toMatchObject({ reason: "DRAINING" });
-    expect(agent.heard.some((kind) => kind.case === "draining")).toBe(true);
+    await eventually(() => agent.heard.some((kind) => kind.case === "draining"));
     await agent.disconnect();
     await expect(agent.connect()).rejects.toMatchObject({ reason: "DRAINING" });
     const next = await rigs.start();

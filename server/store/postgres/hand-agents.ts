@@ -293,15 +293,21 @@ async function refuseDuplicate(transaction: Transaction, handAgentId: string): P
   );
 }
 
-async function noteDuplicate(pool: Pool, handAgentId: string): Promise<void> {
-  await pool.query(
-    `insert into audit_entries (audit_id, workspace_id, actor, action, subject, detail)
-     select $1, a.workspace_id, 'hand_agent ' || a.hand_agent_id, '${DUPLICATE}', a.hand_agent_id, '{}'
-     from hand_agents a where a.hand_agent_id = $2 and not exists (
-       select 1 from audit_entries u where u.subject = $2 and u.action = '${DUPLICATE}'
-         and u.at > clock_timestamp() - interval '10 minutes')`,
-    [newId("audit"), handAgentId],
-  );
+/** Its row is locked, so that of two who note the same at once the second one sees what the first has noted. */
+function noteDuplicate(pool: Pool, handAgentId: string): Promise<void> {
+  return inTransaction(pool, async (transaction) => {
+    await transaction.query("select 1 from hand_agents where hand_agent_id = $1 for no key update", [
+      handAgentId,
+    ]);
+    await transaction.query(
+      `insert into audit_entries (audit_id, workspace_id, actor, action, subject, detail)
+       select $1, a.workspace_id, 'hand_agent ' || a.hand_agent_id, '${DUPLICATE}', a.hand_agent_id, '{}'
+       from hand_agents a where a.hand_agent_id = $2 and not exists (
+         select 1 from audit_entries u where u.subject = $2 and u.action = '${DUPLICATE}'
+           and u.at > clock_timestamp() - interval '10 minutes')`,
+      [newId("audit"), handAgentId],
+    );
+  });
 }
 
 /** Drivers that the agent did not describe are left out. */
