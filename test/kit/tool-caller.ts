@@ -4,7 +4,7 @@ import type { Hand } from "../../hand-agent/drivers/driver.ts";
 import type { ToolResult } from "../../hand-agent/result.ts";
 import { executeTool } from "../../hand-agent/tools/execute-tool.ts";
 import { HandTools } from "../../hand-agent/tools/hand-tools.ts";
-import { systemClock } from "../../kit/clock.ts";
+import { type Clock, systemClock } from "../../kit/clock.ts";
 
 export interface CallOptions {
   callId?: string;
@@ -18,9 +18,9 @@ export interface ToolCaller {
   bash(command: string, options?: CallOptions & { input?: Record<string, unknown> }): Promise<ToolResult>;
 }
 
-/** `stallMs`: how long a command may show no progress. */
-export function toolCaller(hand: Hand, stallMs = 0): ToolCaller {
-  const state = new HandTools(hand, systemClock, stallMs);
+/** `stallMs`: how long a command may show no progress; `clock`: what measures the time of calls. */
+export function toolCaller(hand: Hand, stallMs = 0, clock: Clock = systemClock): ToolCaller {
+  const state = new HandTools(hand, clock, stallMs);
   let calls = 0;
   const call = (name: string, input: unknown, options: CallOptions = {}) =>
     executeTool({

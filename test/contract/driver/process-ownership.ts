@@ -2,6 +2,7 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import type { Hand } from "../../../hand-agent/drivers/driver.ts";
+import { type Clock, systemClock } from "../../../kit/clock.ts";
 import { eventually } from "../../kit/eventually.ts";
 import { promised } from "../../kit/promised.ts";
 import { textOf, toolCaller } from "../../kit/tool-caller.ts";
@@ -38,9 +39,8 @@ const newNumber = () => `${10_000_000 + Math.floor(Math.random() * 80_000_000)}`
 const LOOKS = 50;
 const ENOUGH_AFTER_MS = 2_000;
 const SEEN = { withinMs: 60_000 };
-/** Time limits of calls whose processes are all seen first. */
-const SHORT_MS = 3_000;
-const SHORT_FOR_SLOW_LOOKS_MS = 10_000;
+/** A time limit that nothing else is measured by. */
+const TIMEOUT_MS = 54_321;
 
 export function ownership(get: () => Parts, provision: () => Promise<Hand>): void {
   const processesWith = (number: string) => (get().under.processesWith ?? processesOfMachine)(number);
@@ -74,21 +74,27 @@ export function ownership(get: () => Parts, provision: () => Promise<Hand>): voi
 
     // What ends them is the same as for a call that is cancelled, where each is looked at alone.
     it("ends all of them within 3 s of a timeout", async () => {
-      const { hand, call } = get();
+      const { hand } = get();
       const number = newNumber();
       const callId = `timeout_${number}`;
       const command = `echo partial\n${ALL_ESCAPES.replaceAll("N", number)}\nwhile :; do sleep 1; done`;
-      const timeoutMs = get().under.processesWith === undefined ? SHORT_MS : SHORT_FOR_SLOW_LOOKS_MS;
-      // With its shell already there, it begins at once.
-      await call.bash("true");
-      const began = performance.now();
-      const running = call.bash(command, { callId, input: { timeout_ms: timeoutMs } });
+      // Its time is over once all are seen, however long they take to begin.
+      let timeIsOver = () => {};
+      const after: Clock["after"] = (delayMs, run) => {
+        if (delayMs !== TIMEOUT_MS) return systemClock.after(delayMs, run);
+        timeIsOver = run;
+        return () => {};
+      };
+      const { bash } = toolCaller(hand, 0, { ...systemClock, after });
+      const running = bash(command, { callId, input: { timeout_ms: TIMEOUT_MS } });
       await eventually(async () => (await processesWith(number)) >= Object.keys(ESCAPES).length, SEEN);
+      const began = performance.now();
+      timeIsOver();
       const result = await running;
-      expect(performance.now() - began).toBeLessThan(promised(timeoutMs + 3_000));
+      expect(performance.now() - began).toBeLessThan(promised(3_000));
       expect(result).toMatchObject({ isError: true, outcome: "timed_out" });
       expect(textOf(result)).toMatch(
-        new RegExp(`^partial\nbash: bash command timed out after ${timeoutMs}ms\n.*killed.*\n.*new shell`),
+        new RegExp(`^partial\nbash: bash command timed out after ${TIMEOUT_MS}ms\n.*killed.*\n.*new shell`),
       );
       expect(await hand.callProcesses(callId)).toEqual([]);
       await expectNoneLeft(number);
