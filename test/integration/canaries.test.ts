@@ -408,6 +408,8 @@ test("R22: no secret is found anywhere, and the control is found everywhere", as
   everRan.push(await platform.start("mcp-proxy"));
   expect(await told(session!.call("good", toolUseId))).toContain("OUTCOME_UNKNOWN");
   const lookedId = await looking;
+  // Spans are handed over now and then, not at once.
+  await eventually(() => spans.bodies.some((body) => body.includes(lookedId)));
   canaries.push(...oauth.secrets.map((token, n) => ({ name: `OAuth token ${n}`, secret: token })));
   const found = await places([lookedId, ...held.map(({ sessionId }) => sessionId)]);
   const sealingKeyId = (await platform.client(VaultService).getSealingKey({})).key!.keyId;

@@ -26,6 +26,10 @@ afterAll(async () => {
 const URL_A = "https://a.example.com/mcp";
 const query = (sql: string, values: unknown[]) => rig.database.pool().query(sql, values);
 
+/** Once so many are connected, as the server sees it. */
+const proxiesAre = (count: number) =>
+  eventually(async () => (await rig.server.client(AdminService).getStatus({})).proxies.length === count);
+
 async function refusal(promise: PromiseLike<unknown>): Promise<string> {
   const error = await promise.then(
     () => undefined,
@@ -332,6 +336,7 @@ describe("a new destination without the secret", () => {
       ];
       expect(outcomes.filter((outcome) => outcome === "DESTINATION_FIXED")).toHaveLength(1);
       await proxy.stop();
+      await proxiesAre(1);
       expect(await refusal(move(3))).toBe("DESTINATION_FIXED");
       const { credential } = await home.vaults.getCredential({ credentialId });
       const { url } = credential!.use!.kind.value as { url: string };
@@ -353,6 +358,7 @@ describe("a new destination without the secret", () => {
     const { home } = rig;
     const credentialId = await home.addCredential(await home.newVault(), bearer(URL_A), "some-secret");
     await proxy.stop();
+    await proxiesAre(0);
     try {
       const asked = home.vaults.updateCredential({ credentialId, use: bearer("https://x.example.com") });
       expect(await refusal(asked)).toBe("NOT_CONFIGURED");
