@@ -105,7 +105,13 @@ describe.skipIf(whyNoDocker() !== undefined)("docker hands", () => {
     const hand = await rig.provision(newId("killed"));
     const { bash } = toolCaller(hand);
     await bash("echo kept >f; X=1");
-    const running = bash("echo begun; sleep 1000");
+    let said = "";
+    const onOutput = (chunk: Uint8Array) => {
+      said += Buffer.from(chunk).toString();
+    };
+    const running = bash("echo begun; sleep 1000", { onOutput });
+    // What has not left the container ends with it.
+    await eventually(() => said === "begun\n");
     await eventually(async () => (await hand.callProcesses()).some(({ command }) => command === "sleep"));
     await docker("kill", `tendon-${hand.id}`);
     const result = await running;

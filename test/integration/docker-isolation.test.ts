@@ -225,7 +225,7 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
       const later = `${WORLD.name}-later`;
       const servers: Server[] = [];
       let bridge = "";
-      const rules = () => execFileSync("iptables", ["-t", "raw", "-S", "PREROUTING"]).toString();
+      const rules = () => execFileSync("iptables", ["--wait", "-t", "raw", "-S", "PREROUTING"]).toString();
       const listenOn = async (address: string) => {
         const server = createServer((socket) => socket.end("reached")).listen(0, address);
         servers.push(server);
@@ -274,7 +274,12 @@ describe.skipIf(whyNoDocker() !== undefined)("a docker hand, from inside", () =>
           "\n",
         );
         const pid = (await rig.engine.docker("inspect", "--format", "{{.State.Pid}}", id)).trim();
-        const rules = execFileSync("nsenter", [`--net=/proc/${pid}/ns/net`, "ip6tables", "-S"]).toString();
+        const rules = execFileSync("nsenter", [
+          `--net=/proc/${pid}/ns/net`,
+          "ip6tables",
+          "--wait",
+          "-S",
+        ]).toString();
         for (const address of ["fd00:ec2::254/128", "fe80::/10"])
           expect(rules).toContain(`-d ${address} -j REJECT`);
       }));

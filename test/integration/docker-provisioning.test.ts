@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { probeDrivers, refreshImages } from "../../hand-agent/driver-offers.ts";
+import type { WarmHand } from "../../hand-agent/drivers/docker/warm-pool.ts";
 import { HandError, type WarmSpec } from "../../hand-agent/drivers/driver.ts";
 import { runSetup } from "../../hand-agent/setup-commands.ts";
 import { createLogger } from "../../kit/log.ts";
@@ -15,12 +16,10 @@ import { textOf, toolCaller } from "../kit/tool-caller.ts";
 
 const newId = (name: string) => `hand_${name}_${randomBytes(4).toString("hex")}`;
 
-/** Hands made ahead that are all set up; the pool has them in the next moment. */
-let setUp = 0;
-
 /** A pool's word in an environment, with these setup commands. */
-function warm(size: number, setup: readonly string[] = [], maxAgeMs = 60_000): WarmSpec {
-  return {
+function pool(size: number, setup: readonly string[] = [], maxAgeMs = 60_000) {
+  let setUp = 0;
+  const warm: WarmSpec = {
     size,
     maxAgeMs,
     setup: {
@@ -31,6 +30,13 @@ function warm(size: number, setup: readonly string[] = [], maxAgeMs = 60_000): W
       },
     },
   };
+  /** How many were made ahead and are all set up; the pool has them in the next moment. */
+  return { warm, made: () => setUp };
+}
+
+/** What a driver keeps of hands made ahead. */
+interface Pools {
+  readonly pools: ReadonlyMap<string, { readonly ready: readonly { readonly hand: WarmHand }[] }>;
 }
 
 describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
@@ -144,11 +150,11 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
 
   describe("ahead", () => {
     it("gives each waiting hand to one caller, set up once, under the caller's own id (R15)", async () => {
-      const spec = { warm: warm(2, ["echo made >>made"]) };
-      const before = setUp;
+      const { warm, made } = pool(2, ["echo made >>made"]);
+      const spec = { warm };
       const first = await rig.provision(newId("first"), spec);
       expect(first.isSetUp).toBe(false);
-      await eventually(() => setUp === before + 2, { withinMs: 60_000 });
+      await eventually(() => made() === 2, { withinMs: 60_000 });
       const hands = await Promise.all([1, 2, 3].map((n) => rig.provision(newId(`claim${n}`), spec)));
       expect(hands.map(({ isSetUp }) => isSetUp).sort()).toEqual([false, true, true]);
       const workdirs = await Promise.all(
@@ -165,43 +171,45 @@ describe.skipIf(whyNoDocker() !== undefined)("making docker hands", () => {
     });
 
     it("makes none for hands whose files have to be there before the setup", async () => {
-      const spec = { warm: warm(1, ["cat given >copy"]) };
+      const { warm } = pool(1, ["cat given >copy"]);
       const resources = [{ kind: "inline" as const, path: "given", content: "mine" }];
-      const hand = await rig.provision(newId("given"), { ...spec, resources });
+      const hand = await rig.provision(newId("given"), { warm, resources });
       expect(hand.isSetUp).toBe(false);
       expect(textOf(await toolCaller(hand).bash("cat given"))).toBe("mine");
       await hand.destroy();
     });
 
     it("replaces what grew too old or was killed, and gives only what works", async () => {
-      const spec = { warm: warm(1), env: { POOL: "aging" } };
-      const before = setUp;
+      const { warm, made } = pool(1);
+      const spec = { warm, env: { POOL: "aging" } };
       const first = await rig.provision(newId("young"), spec);
       const [name = ""] = await eventually(async () => {
         const names = await waitingOf("aging");
-        return names.length === 1 && setUp === before + 1 ? names : undefined;
+        return names.length === 1 && made() === 1 ? names : undefined;
       });
       await docker("kill", name);
+      // The pool hears of it a moment later, and until then cannot know better.
+      const { pools } = Reflect.get(rig.driver, "warm") as unknown as Pools;
+      const ready = () => [...pools.values()].flatMap((each) => each.ready);
+      await eventually(() => ready().some(({ hand }) => !hand.isUsable));
       const hand = await rig.provision(newId("not_dead"), spec);
       expect(textOf(await toolCaller(hand).bash("echo works"))).toBe("works");
-      expect(await waitingOf("aging")).not.toContain(name);
-      const aged = { ...spec, warm: warm(1, [], 1_500) };
-      const other = await rig.provision(newId("aged"), { ...aged, env: { POOL: "short" } });
-      const [old = ""] = await eventually(async () => {
-        const names = await waitingOf("short");
-        return names.length === 1 ? names : undefined;
-      });
+      // Nobody waits for what is left of it.
+      await eventually(async () => !(await waitingOf("aging")).includes(name));
+      const short = pool(1, [], 1_500);
+      const other = await rig.provision(newId("aged"), { warm: short.warm, env: { POOL: "short" } });
+      await eventually(() => short.made() === 1);
       // Nobody has asked for one for as long as one may wait: the pool ends with its last.
-      await eventually(async () => (await waitingOf("short")).length === 0 && old !== "", {
-        withinMs: 60_000,
-      });
+      await eventually(async () => (await waitingOf("short")).length === 0, { withinMs: 60_000 });
       for (const each of [first, hand, other]) await each.destroy();
     });
 
     it("leaves none behind: not when the agent stops, nor after one that died", async () => {
       const dead = await rig.another();
-      const hand = await dead.provision(newId("dead"), { warm: warm(1) });
-      await eventually(async () => (await dead.made()).some((name) => name.startsWith("tendon-warm-")));
+      const { warm, made } = pool(1);
+      const hand = await dead.provision(newId("dead"), { warm });
+      await eventually(() => made() === 1);
+      expect(await dead.made()).toContainEqual(expect.stringMatching(/^tendon-warm-/));
       const next = await rig.another({ sameData: false });
       const heir = await dead.another({ sameData: true });
       expect(await heir.driver.listHandIds()).toEqual([hand.id]);
