@@ -123,7 +123,8 @@ describe("an agent that is told to stop", () => {
     const program = await startWithCall(600_000, "echo begun; trap '' TERM; sleep 7656.3");
     program.process.kill("SIGTERM");
     await eventually(told);
-    for (const signal of ["SIGINT", "SIGTERM"] as const) program.process.kill(signal);
+    // Both at the same moment for it: the second one alone would end the call in time.
+    for (const signal of ["SIGSTOP", "SIGINT", "SIGTERM", "SIGCONT"] as const) program.process.kill(signal);
     expect([130, 143]).toContain(await program.ended);
     await start(300);
     await server.connection(1, 60_000);

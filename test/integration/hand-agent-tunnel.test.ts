@@ -10,6 +10,7 @@ import { systemClock } from "../../kit/clock.ts";
 import { createLogger } from "../../kit/log.ts";
 import { eventually } from "../kit/eventually.ts";
 import { gate } from "../kit/execution-stream.ts";
+import { freePort } from "../kit/free-port.ts";
 import { agentInProcess, makeAgentDir } from "../kit/hand-agent-program.ts";
 import { promised } from "../kit/promised.ts";
 import { startScriptedHandServer } from "../kit/scripted-hand-server.ts";
@@ -31,6 +32,8 @@ async function startServer(options: Parameters<typeof startScriptedHandServer>[0
   cleanups.push(() => server.close());
   return server;
 }
+
+const unreachable = async () => `http://127.0.0.1:${await freePort()}`;
 
 async function startAgent(options: Parameters<typeof agentInProcess>[0]) {
   const agent = agentInProcess({ drainMs: 100, ...options });
@@ -150,9 +153,7 @@ test("heartbeats go both ways and say what was received", async () => {
 });
 
 test("an agent that starts before its server joins it once it is there", async () => {
-  const first = await startScriptedHandServer();
-  const { port } = first;
-  await first.close();
+  const port = await freePort();
   const agent = agentInProcess({ url: `http://127.0.0.1:${port}`, dataDir: dir.path });
   cleanups.push(() => agent.stop());
   const starting = agent.start();
@@ -162,18 +163,13 @@ test("an agent that starts before its server joins it once it is there", async (
 });
 
 test("with once an unreachable server ends the agent with one line", async () => {
-  const first = await startScriptedHandServer();
-  await first.close();
-  const agent = agentInProcess({ url: first.url, dataDir: dir.path, once: true });
+  const agent = agentInProcess({ url: await unreachable(), dataDir: dir.path, once: true });
   cleanups.push(() => agent.stop());
   await expect(agent.start()).rejects.toThrow(/^could not join the server: /);
 });
 
 test("stop while the server is away ends the start at once and leaves nothing", async () => {
-  const first = await startScriptedHandServer();
-  const { url } = first;
-  await first.close();
-  const agent = agentInProcess({ url, dataDir: dir.path });
+  const agent = agentInProcess({ url: await unreachable(), dataDir: dir.path });
   const starting = agent.start();
   starting.catch(() => {});
   await agent.stop();

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { readFile, stat } from "node:fs/promises";
+import { readFile, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import type { HandAgent } from "../../hand-agent/hand-agent.ts";
@@ -235,13 +235,16 @@ test("an input that is too large for its start message comes on the stream", asy
   expect(textOf(await server.result("s/2")).trim()).toBe(String(content.length));
 });
 
+/** Waits for a file in the hand's directory: the call goes on for as long as the test wants. */
+const until = (file: string) => `until test -e ${file}; do sleep 0.05; done`;
+
 test("a call outlives its connection: every byte comes once, in order, across cuts (X2, R11)", async () => {
   const { server } = await startWithHand();
   const lines = 60_000;
   server.bash(
     "s/1",
     "hand_1",
-    `for i in $(seq 1 20); do seq $(( (i-1)*3000+1 )) $(( i*3000 )); sleep 0.2; done`,
+    `for i in $(seq 1 20); do seq $(( (i-1)*3000+1 )) $(( i*3000 )); sleep 0.1; done; ${until("go")}`,
   );
   for (const bytes of [1_000, 60_000, 200_000]) {
     await eventually(() => server.outputOf("s/1").length > bytes);
@@ -250,6 +253,7 @@ test("a call outlives its connection: every byte comes once, in order, across cu
     const connection = await server.connection(before);
     expect(connection.greeting.executions).toMatchObject([{ executionKey: "s/1" }]);
   }
+  await writeFile(join(dir.path, "hands", "hand_1", "work", "go"), "");
   await server.result("s/1", 60_000);
   const expected = Array.from({ length: lines }, (_, i) => `${i + 1}\n`).join("");
   expect(server.outputOf("s/1").toString() === expected).toBe(true);
@@ -322,7 +326,9 @@ test("processes that a call leaves behind are reported with its hand", async () 
   const { server } = await startWithHand();
   server.bash("s/exec_1", "hand_1", "sleep 300 >/dev/null 2>&1 & echo started");
   await server.result("s/exec_1");
-  const report = await eventually(() => server.current.handReports().at(-1));
+  const report = await eventually(() =>
+    server.current.handReports().find(({ leftProcesses }) => leftProcesses.length > 0),
+  );
   expect(report).toMatchObject({ handId: "hand_1", leftProcesses: [{ executionId: "exec_1" }] });
 });
 
@@ -429,7 +435,7 @@ test("a server that drains is left, and the agent is back on its own", async () 
   const { server } = await startWithHand();
   server.current.say({ case: "draining", value: { grace: { seconds: 1n, nanos: 0 } } as never });
   await server.connection(1);
-  expect(server.connections[0]?.isOpen).toBe(false);
+  await eventually(() => server.connections[0]?.isOpen === false);
 });
 
 test("a server with a new database takes the agent in again when it has a join token", async () => {
