@@ -4,6 +4,7 @@
  */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -155,9 +156,14 @@ async function runTurn(vaultId: string): Promise<string> {
 function namesIn(pids: readonly number[]): string[] {
   const found = new Set<string>();
   for (const pid of pids) {
-    readMemory(pid, (piece) => {
-      for (const name of canariesIn([SAID, ...SECRETS], piece)) found.add(name);
-    });
+    try {
+      readMemory(pid, (piece) => {
+        for (const name of canariesIn([SAID, ...SECRETS], piece)) found.add(name);
+      });
+    } catch (error) {
+      // Of a program's children one may have ended by itself since they were listed.
+      if (existsSync(`/proc/${pid}`)) throw error;
+    }
   }
   return [...found].sort();
 }
