@@ -201,6 +201,8 @@ describe("WakeSession", () => {
     await wake();
     const h = harness();
     const rival = harness();
+    // Not still on its way when the test is over.
+    await Promise.all([h.welcome(), rival.welcome()]);
     const assignment = await eventually(() => [...h.assignments, ...rival.assignments][0]);
     expect(assignment.session?.id).toBe(sessionId);
     const before = await sessions.getSession({ sessionId: sessionId! });
