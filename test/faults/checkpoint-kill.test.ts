@@ -22,9 +22,13 @@ test("what it should have signed is signed after its restart, once, and the log 
     await platform.program("server").end("SIGTERM");
     const dying = await platform.start("server", { TENDON_FAILPOINTS: "server.before_checkpoint=kill" });
 
-    const { session } = await sessions.createSession({ agentId: agent!.id });
+    // It has work and no brain comes to it, so nothing of it is signed before it is archived.
+    const payload = '{"content":[{"type":"text","text":"go"}]}';
+    const { session } = await sessions.createSession({
+      agentId: agent!.id,
+      initialEvents: [{ type: "user.message", payload }],
+    });
     const sessionId = session!.id;
-    await sessions.emitEvents({ sessionId, events: [{ type: "acme.noted" }] });
     // Its last event makes it rest; the answer may not come any more.
     await sessions.archiveSession({ sessionId }).catch(() => {});
     expect(await dying.ended).toBe("SIGKILL");

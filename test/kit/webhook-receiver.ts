@@ -1,7 +1,7 @@
 /** The far side of webhooks: an HTTP server that keeps what it is sent and answers as a test wants. */
 import { createServer, type Server } from "node:http";
-import type { AddressInfo } from "node:net";
 import Anthropic from "@anthropic-ai/sdk";
+import { freePort } from "./free-port.ts";
 
 export interface ReceivedWebhook {
   readonly headers: Readonly<Record<string, string>>;
@@ -31,7 +31,8 @@ export async function startWebhookReceiver(): Promise<WebhookReceiver> {
   const taken: ReceivedWebhook[] = [];
   const seen: ReceivedWebhook[] = [];
   let server: Server;
-  let port = 0;
+  // One that nobody else is given while it is closed.
+  const port = await freePort();
   const open = async () => {
     server = createServer((request, response) => {
       const chunks: Buffer[] = [];
@@ -48,7 +49,6 @@ export async function startWebhookReceiver(): Promise<WebhookReceiver> {
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject).listen(port, "127.0.0.1", resolve);
     });
-    port = (server.address() as AddressInfo).port;
   };
   const receiver: WebhookReceiver = {
     get url() {
