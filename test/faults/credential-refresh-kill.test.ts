@@ -44,10 +44,15 @@ function startProxy(failpoints: string): RunningProgram {
   return proxy;
 }
 
+/** All say so themselves: the server may still count one that has just died. */
 const connected = () =>
-  eventually(async () => (await rig.server.client(AdminService).getStatus({})).proxies.length === PROXIES, {
-    withinMs: 60_000,
-  });
+  eventually(
+    async () =>
+      running.size === PROXIES &&
+      [...running].every((proxy) => proxy.log().includes("connected to the server")) &&
+      (await rig.server.client(AdminService).getStatus({})).proxies.length === PROXIES,
+    { withinMs: 60_000 },
+  );
 
 /** Three proxies, of which each is killed at the point, once; who comes after a dead one is killed no more. */
 async function withDyingProxies<T>(

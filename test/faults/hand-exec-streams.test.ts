@@ -1,4 +1,6 @@
 /** R11, R12, X2, X6: what callers of a call get over the whole way, wherever they start and whatever breaks. */
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { ExecutionOutcome } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { eventually } from "../kit/eventually.ts";
@@ -37,10 +39,22 @@ function numbers(bytes: number): string {
   return lines.join("").slice(0, bytes);
 }
 
-function attach(handId: string, executionId: string, command: string, fromOffset: number): Promise<Ran> {
+function attach(
+  handId: string,
+  executionId: string,
+  command: string,
+  fromOffset: number,
+  onBound: () => void = () => {},
+): Promise<Ran> {
   const input = JSON.stringify({ command });
   const request = { executionId, handId, name: "bash", input, fromOffset: BigInt(fromOffset) };
-  return collectExecution(operator.hands.execute(request));
+  const told = async function* () {
+    for await (const one of operator.hands.execute(request)) {
+      if (one.kind.case === "bound") onBound();
+      yield one;
+    }
+  };
+  return collectExecution(told());
 }
 
 const KiB = 1024;
@@ -55,13 +69,23 @@ describe("a call's output (R11, X2)", () => {
     "of %i bytes is whole, and who attaches at byte k gets exactly bytes k..",
     async (bytes) => {
       const hand = await operator.provision();
-      const command = `seq 1 1000000 | head -c ${bytes}; sleep 1.5; exit 7`;
+      // It runs until all have come to it.
+      const command = `seq 1 1000000 | head -c ${bytes}; until [ -e all ]; do sleep 0.05; done; exit 7`;
       const call = operator.begin(hand.id, command);
       const whole = numbers(bytes);
       const offsets = [0, 1, bytes - 1, bytes, ...EDGES.flatMap((edge) => [edge - 1, edge, edge + 1])];
+      let bound = 0;
+      const onBound = () => {
+        bound += 1;
+      };
       const readers = offsets
         .filter((offset) => offset <= bytes)
-        .map(async (offset) => ({ offset, ran: await attach(hand.id, call.executionId, command, offset) }));
+        .map(async (offset) => ({
+          offset,
+          ran: await attach(hand.id, call.executionId, command, offset, onBound),
+        }));
+      await eventually(() => bound === readers.length);
+      await writeFile(join(platform.dataDir, "hand-agent", "hands", hand.id, "work", "all"), "");
       for (const { offset, ran } of [{ offset: 0, ran: await call.ran }, ...(await Promise.all(readers))]) {
         expect(ran.output === whole.slice(offset)).toBe(true);
         if (ran.output !== "") expect(ran.firstOffset).toBe(offset);

@@ -36,7 +36,7 @@ beforeAll(async () => {
     },
   });
   swarm = await startAgentSwarm({ count: AGENTS, url: platform.url, admin: platform.client(AdminService) });
-  await online(1);
+  await online(new Map());
 });
 afterAll(async () => {
   await swarm?.stop();
@@ -48,10 +48,13 @@ async function countOnline(): Promise<number> {
   return (await platform.client(AdminService).getStatus({}, { deadlineMs: 10_000 })).handAgentsOnline;
 }
 
-/** Every agent has a connection of this number or a later one, and the server counts it as online. */
-async function online(generation: number): Promise<void> {
+/** Every agent has had more connections than then, and the server counts it as online. */
+async function online(before: ReadonlyMap<string, number>): Promise<void> {
   await eventually(
-    async () => (await connections()).fewest >= generation && (await countOnline()) === AGENTS,
+    async () => {
+      const now = [...(await connections())];
+      return now.every(([id, count]) => count > (before.get(id) ?? 0)) && (await countOnline()) === AGENTS;
+    },
     { withinMs: ONLINE_WITHIN_MS, everyMs: 50 },
   );
 }
@@ -66,15 +69,12 @@ async function databaseConnections(): Promise<number[]> {
   return rows.map(({ pid }) => pid);
 }
 
-/** How many connections agents had so far that the server took in. */
-async function connections(): Promise<{ fewest: number; most: number; sum: number }> {
+/** How many connections each agent had so far that the server took in. */
+async function connections(): Promise<Map<string, number>> {
   const { rows } = await database
     .pool()
-    .query<{ fewest: string; most: string; sum: string }>(
-      "select min(generation) as fewest, max(generation) as most, sum(generation) as sum from hand_agents",
-    );
-  const [row] = rows;
-  return { fewest: Number(row?.fewest), most: Number(row?.most), sum: Number(row?.sum) };
+    .query<{ id: string; generation: string }>("select hand_agent_id as id, generation from hand_agents");
+  return new Map(rows.map(({ id, generation }) => [id, Number(generation)]));
 }
 
 test.each([
@@ -100,7 +100,7 @@ test.each([
     })();
     await starting;
     const upMs = performance.now();
-    await online(before.most + 1);
+    await online(before);
     const allMs = performance.now();
     watching = false;
     await watch;
@@ -113,9 +113,10 @@ test.each([
     expect(allMs - downMs).toBeLessThan(promised(ONLINE_WITHIN_MS));
     expect(mostConnections).toBeLessThanOrEqual(POOL + 1);
     // Nearly all with the first handshake that the server answered: nobody goes round in circles.
-    const { most, sum } = await connections();
-    expect(most).toBeLessThanOrEqual(before.most + 2);
-    expect(sum - before.sum).toBeLessThanOrEqual(AGENTS * 1.1);
+    const needed = [...(await connections())].map(([id, count]) => count - (before.get(id) ?? 0));
+    expect(needed).toHaveLength(AGENTS);
+    expect(Math.max(...needed)).toBeLessThanOrEqual(2);
+    expect(needed.reduce((sum, count) => sum + count, 0)).toBeLessThanOrEqual(AGENTS * 1.1);
     expect(platform.program("server").log()).not.toContain("could not be compared");
   },
 );

@@ -69,7 +69,11 @@ async function place(answers: Script = script) {
   });
   stops.push(() => server.stop());
   const directory = mkdtempSync(join(tmpdir(), "loop-kills-"));
-  stops.push(() => rmSync(directory, { recursive: true, force: true }));
+  stops.push(async () => {
+    // Programs of a harness that is gone end after it, and write there until then.
+    await eventually(() => commandsWith(directory).length === 0);
+    rmSync(directory, { recursive: true, force: true });
+  });
   const startHarness = (failpoints: string): RunningProgram => {
     const program = startProgram("harness", {
       TENDON_URL: server.url,
