@@ -15,6 +15,7 @@ import {
   expectHashed,
   exported,
   first,
+  firstsClock,
   hashesOf,
   idle,
   newSession,
@@ -28,6 +29,7 @@ import {
   type Sessions,
   say,
   second,
+  secondsClock,
   signedAt,
   signedSession,
   turn,
@@ -58,8 +60,11 @@ describe("checkpoints", () => {
     const elsewhere = second.client({ kind: "client", keyId: "apikey_1", workspaceId: world.workspaceId });
     const sessionId = await newSession();
     const watches = [told(client, sessionId, 8), told(elsewhere, sessionId, 8, { types: ["user.message"] })];
+    secondsClock.isHeld = true;
     await turn(sessionId);
     await turn(sessionId);
+    await signedAt(sessionId, 8);
+    secondsClock.isHeld = false;
     const rows = await rowsOf(sessionId);
     for (const heard of await Promise.all(watches)) {
       const checkpoints = checkpointsOf(heard);
@@ -106,6 +111,7 @@ describe("checkpoints", () => {
   test("what a server that died should have signed is signed once, by whichever other finds it", async () => {
     const sessionId = await newSession();
     // As if the process had ended right after the commit: nobody is told.
+    for (const clock of [firstsClock, secondsClock]) clock.isHeld = true;
     const append = () =>
       first.events.append({
         sessionId,
@@ -160,6 +166,7 @@ describe("checkpoints", () => {
   });
 
   test("replicas sign with their own keys, and a log that both have signed fits", async () => {
+    for (const clock of [firstsClock, secondsClock]) clock.isHeld = true;
     const sessionId = await newSession();
     await turn(sessionId);
     await signedAt(sessionId, 4);

@@ -4,6 +4,7 @@ import type { AppendRequest, EventSlice, EventStore, NewEvent } from "../../serv
 import { createEventStore } from "../../server/store/postgres/events.ts";
 import { createLeaseStore } from "../../server/store/postgres/leases.ts";
 import type { Pool } from "../../server/store/postgres/pool.ts";
+import { eventually } from "./eventually.ts";
 import { createTestDatabase, type TestDatabase } from "./postgres.ts";
 import { createWorld, type SessionWorld } from "./session-rig.ts";
 
@@ -47,14 +48,16 @@ export async function startAppendRig(): Promise<AppendRig> {
     async lease(sessionId) {
       await pool.query("update sessions set lease_id = null where session_id = $1", [sessionId]);
       await events.append(client(sessionId, event("user.message")));
-      const taken = await createLeaseStore(pool).acquire({
+      const request = {
         sessionId,
         leaseId: newId("lease"),
         harnessId: newId("harness"),
         replicaId: newId("replica"),
         ttlMs: 30_000,
-      });
-      return { leaseId: taken!.leaseId, epoch: taken!.epoch };
+      };
+      // A session whose row somebody else has just then, such as who appends, is passed over.
+      const { leaseId, epoch } = await eventually(() => createLeaseStore(pool).acquire(request));
+      return { leaseId, epoch };
     },
     async stop() {
       await events.close();

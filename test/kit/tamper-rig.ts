@@ -2,7 +2,7 @@
  * What tests of tamper evidence need: two replicas, a workspace that wants it and one that does not, turns of a brain, and
  * somebody who writes to the database. Call `useTamperRig()` once in a test file.
  */
-import { afterAll, beforeAll, expect } from "vitest";
+import { afterAll, beforeAll, beforeEach, expect } from "vitest";
 import { openLog } from "../../cli/verify/open-log.ts";
 import { type Kept, verifyLog } from "../../cli/verify/verify-log.ts";
 import { signCheckpoint } from "../../kit/chain/checkpoint.ts";
@@ -25,7 +25,8 @@ export let world: SessionWorld;
 export let plain: SessionWorld;
 export let first: SessionReplica;
 export let second: SessionReplica;
-/** Of the second one. */
+/** Of each. While they are held, a replica signs what it has appended itself, and sweeps up nothing that another is slow with. */
+export const firstsClock = new RoundsClock();
 export const secondsClock = new RoundsClock();
 export let client: Sessions;
 export let admin: Sessions;
@@ -38,12 +39,16 @@ export function useTamperRig(): void {
     world = await createWorld(database.pool());
     plain = await createWorld(database.pool());
     await query("update workspaces set tamper_evident = true where workspace_id = $1", [world.workspaceId]);
-    first = await startReplica({ url: database.url, world });
+    first = await startReplica({ url: database.url, world, clock: firstsClock });
     second = await startReplica({ url: database.url, world, clock: secondsClock });
     client = first.client({ kind: "client", keyId: "apikey_1", workspaceId: world.workspaceId });
     admin = first.client({ kind: "admin", keyId: "apikey_2", workspaceId: world.workspaceId });
     plainAdmin = first.client({ kind: "admin", keyId: "apikey_3", workspaceId: plain.workspaceId });
     harness = first.client({ kind: "harness", keyId: "apikey_4", workspaceId: undefined });
+  });
+
+  beforeEach(() => {
+    for (const clock of [firstsClock, secondsClock]) clock.isHeld = false;
   });
 
   afterAll(async () => {
@@ -70,14 +75,16 @@ export const event = (type: string, payload: object = {}, internal = "") => ({
 export const idle = () => event("session.status_idle", { stop_reason: { type: "end_turn" } });
 
 export async function lease(sessionId: string) {
-  const taken = await createLeaseStore(first.pool).acquire({
+  const request = {
     sessionId,
     leaseId: newId("lease"),
     harnessId: newId("harness"),
     replicaId: first.replicaId,
     ttlMs: 30_000,
-  });
-  return { leaseId: taken!.leaseId, epoch: taken!.epoch };
+  };
+  // A session whose row somebody else has just then, such as who signs, is passed over.
+  const { leaseId, epoch } = await eventually(() => createLeaseStore(first.pool).acquire(request));
+  return { leaseId, epoch };
 }
 
 /** A turn: a message, something that a brain thinks, an answer, at rest. Four events. */
