@@ -128,7 +128,7 @@ describe("stopping everything", () => {
     const consumed = payloads(await rig.log(sessionId), "brain.inputs_consumed").at(-1)!;
     expect(consumed.event_ids).toHaveLength(2);
     await rig.threads.stopTree({ sessionId: other });
-    await rig.rested(other, StopReason.END_TURN);
+    for (const id of [sessionId, other]) await rig.rested(id, StopReason.END_TURN);
   });
 
   it("holds a session that rested already: what a thread says after it starts nothing until somebody says something", async () => {

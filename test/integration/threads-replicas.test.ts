@@ -46,14 +46,15 @@ function textsOf({ history }: LoopTurn, type: string): string[] {
 const received = (turn: LoopTurn) => textsOf(turn, "agent.thread_message_received");
 const threadIn = (turn: LoopTurn) => textsOf(turn, "agent.tool_result")[0]?.match(/sthr_\w+/)?.[0];
 
-/** Works until it is stopped, and tells that it was. */
-function endless(stopped: string[]) {
+/** Works until it is stopped, and tells that it does and that it was. */
+function endless(working: Set<string>, stopped: string[]) {
   return (_request: number, turn: LoopTurn, signal: AbortSignal) =>
     new Promise<never>((_, reject) => {
       signal.addEventListener("abort", () => {
         stopped.push(turn.sessionId);
         reject(signal.reason);
       });
+      working.add(turn.sessionId);
     });
 }
 
@@ -109,15 +110,15 @@ it("threads are made, sent messages and waited for across replicas, in both dire
 });
 
 it("thread_stop ends a thread that works at the other replica, and its model request with it", async () => {
-  const stopped: string[] = [];
-  const child = await rig.agent("endless", endless(stopped), THERE);
+  const [working, stopped] = [new Set<string>(), [] as string[]];
+  const child = await rig.agent("endless", endless(working, stopped), THERE);
   const lead = await rig.agent(
     "stopper",
     async (request, turn) => {
       const thread = threadIn(turn);
       if (request === 1) return { calls: [create("endless", "never ends")] };
       if (request > 2) return { say: "Stopped." };
-      await eventually(async () => (await rig.get(thread!)).status === SessionStatus.RUNNING);
+      await eventually(() => working.has(thread!));
       return { calls: [{ name: "thread_stop", input: { thread } }] };
     },
     { members: [child] },
@@ -132,8 +133,8 @@ it("thread_stop ends a thread that works at the other replica, and its model req
 });
 
 it("a tree is stopped, goes on, and is archived by a client of either replica", async () => {
-  const stopped: string[] = [];
-  const work = endless(stopped);
+  const [working, stopped] = [new Set<string>(), [] as string[]];
+  const work = endless(working, stopped);
   const near = await rig.agent("near", work);
   const far = await rig.agent("far", work, THERE);
   const lead = await rig.agent(
@@ -145,13 +146,10 @@ it("a tree is stopped, goes on, and is archived by a client of either replica", 
     { members: [near, far] },
   );
   const sessionId = await rig.talk(lead);
-  const threads = await eventually(async () => {
-    const found = await rig.threadsOf(sessionId);
-    return found.length === 2 && found.every(({ status }) => status === SessionStatus.RUNNING)
-      ? found
-      : undefined;
-  });
+  await eventually(() => working.size === 2);
   await rig.rested(sessionId, StopReason.WAITING_FOR_THREADS);
+  const threads = await rig.threadsOf(sessionId);
+  expect(threads.map(({ status }) => status)).toEqual([SessionStatus.RUNNING, SessionStatus.RUNNING]);
   const ids = threads.map(({ id }) => id).sort();
   const { sessionIds } = await threadsThere().stopTree({ sessionId });
   expect(sessionIds.sort()).toEqual([sessionId, ...ids].sort());

@@ -30,10 +30,16 @@ function results({ history }: LoopTurn): string[] {
     .map((event) => (payloadOf(event).content as { text: string }[]).map(({ text }) => text).join(" "));
 }
 
-const create = (agent: string, message: string, more: object = {}) => ({
-  name: "thread_create",
-  input: { agent, message, ...more },
-});
+const create = (agent: string, message: string) => ({ name: "thread_create", input: { agent, message } });
+
+/** Of threads whose puppet is this, which works until it is stopped. */
+const working = new Set<string>();
+function endless(_request: number, { sessionId }: LoopTurn, signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason));
+    working.add(sessionId);
+  });
+}
 
 describe("a session that makes threads", () => {
   it("has other agents work beside it, waits without a lease, and reads what they say in the same turn", async () => {
@@ -76,12 +82,10 @@ describe("a session that makes threads", () => {
   });
 
   it("rests while it waits for threads: nobody holds it, and it goes on with whoever is there then", async () => {
-    let letGo = () => {};
-    const gate = new Promise<void>((resolve) => {
-      letGo = resolve;
-    });
+    let [isAtWork, mayEnd] = [false, false];
     const child = await rig.agent("slow", async () => {
-      await gate;
+      isAtWork = true;
+      await eventually(() => mayEnd);
       return { say: "slowly done" };
     });
     const lead = await rig.agent(
@@ -94,13 +98,14 @@ describe("a session that makes threads", () => {
       { members: [child] },
     );
     const sessionId = await rig.talk(lead);
+    await eventually(() => isAtWork);
     const waiting = await rig.rested(sessionId, StopReason.WAITING_FOR_THREADS);
     expect(waiting.tree).toMatchObject({ running: 1 });
     const { rows } = await rig.database
       .pool()
       .query<{ lease_id: string | null }>("select lease_id from sessions where session_id = $1", [sessionId]);
     expect(rows[0]!.lease_id).toBeNull();
-    letGo();
+    mayEnd = true;
     await rig.rested(sessionId, StopReason.END_TURN);
     expect(payloads(await rig.log(sessionId), "agent.message").at(-1)).toMatchObject({
       content: [{ text: "slowly done" }],
@@ -108,11 +113,17 @@ describe("a session that makes threads", () => {
   });
 
   it("is woken by what a thread says at the end of a turn, and sends it another message", async () => {
-    const child = await rig.agent("echo", (_request, turn) => ({ say: `echo ${heard(turn).at(-1)}` }));
+    let isStarted = false;
+    const child = await rig.agent("echo", async (_request, turn) => {
+      // Not before the request that ends the first turn: with that one it would be heard, and nobody woken.
+      await eventually(() => isStarted);
+      return { say: `echo ${heard(turn).at(-1)}` };
+    });
     const lead = await rig.agent(
       "asker",
       (request, turn) => {
         if (request === 1) return { calls: [create("echo", "first")] };
+        isStarted = true;
         if (request === 2) return { say: "Started." };
         const thread = (payloadOf(turn.history.find(({ type }) => type === "agent.thread_message_received")!)
           .from_session_thread_id as string)!;
@@ -209,10 +220,7 @@ describe("a session that makes threads", () => {
   });
 
   it("ends a thread for good with thread_stop, which frees its place", async () => {
-    const child = await rig.agent("endless", async (_request, _turn, signal) => {
-      await new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-      return {};
-    });
+    const child = await rig.agent("endless", endless);
     const lead = await rig.agent(
       "stopper",
       (request, turn) => {
@@ -302,16 +310,13 @@ describe("what holds for sessions", () => {
   });
 
   it("ends a wait whose time is over, and says who still works", async () => {
-    let isAtWork = false;
-    const child = await rig.agent("tardy", (_request, _turn, signal) => {
-      isAtWork = true;
-      return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-    });
+    const child = await rig.agent("tardy", endless);
     const lead = await rig.agent(
       "hasty",
       async (request, turn) => {
         if (request === 1) return { calls: [create("tardy", "a")] };
-        await eventually(() => isAtWork);
+        const [thread] = /sthr_\w+/.exec(results(turn)[0]!)!;
+        await eventually(() => working.has(thread));
         if (request === 2) return { calls: [{ name: "thread_wait", input: { timeout_seconds: 0.2 } }] };
         return { say: results(turn).at(-1)! };
       },
@@ -386,9 +391,7 @@ describe("clients of a session with threads", () => {
   });
 
   it("interrupt all threads with one that names none, and one thread with one that names it", async () => {
-    const forever = (_request: number, _turn: LoopTurn, signal: AbortSignal) =>
-      new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
-    const child = await rig.agent("busy", forever);
+    const child = await rig.agent("busy", endless);
     const lead = await rig.agent(
       "boss",
       (request, turn) => {
@@ -399,9 +402,10 @@ describe("clients of a session with threads", () => {
       { members: [child] },
     );
     const sessionId = await rig.talk(lead);
-    await eventually(async () => (await rig.get(sessionId)).tree?.running === 2);
     await rig.rested(sessionId, StopReason.WAITING_FOR_THREADS);
     const [first, second] = await rig.threadsOf(sessionId);
+    await eventually(() => working.has(first!.id) && working.has(second!.id));
+    expect((await rig.get(sessionId)).tree?.running).toBe(2);
     const one = { type: "user.interrupt", payload: JSON.stringify({ session_thread_id: first!.id }) };
     await rig.sessions.emitEvents({ sessionId, events: [one] });
     await rig.rested(first!.id, StopReason.END_TURN);
@@ -427,13 +431,9 @@ describe("clients of a session with threads", () => {
     await rig.sessions.archiveSession({ sessionId, interrupt: true });
     for (const { id } of threads) expect((await rig.get(id)).status).toBe(SessionStatus.TERMINATED);
     await rig.sessions.deleteSession({ sessionId });
-    for (const id of [sessionId, ...threads.map((thread) => thread.id)])
-      await expect(rig.get(id)).rejects.toMatchObject({ reason: "NOT_FOUND" });
-    const left = await rig.database
-      .pool()
-      .query("select 1 from events where session_id = any($1)", [
-        [sessionId, ...threads.map(({ id }) => id)],
-      ]);
+    const ids = [sessionId, ...threads.map(({ id }) => id)];
+    for (const id of ids) await expect(rig.get(id)).rejects.toMatchObject({ reason: "NOT_FOUND" });
+    const left = await rig.database.pool().query("select 1 from events where session_id = any($1)", [ids]);
     expect(left.rowCount).toBe(0);
   });
 });
