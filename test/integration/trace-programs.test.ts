@@ -2,7 +2,7 @@
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type Connection, dial } from "../../kit/dial/dial.ts";
 import { parseTraceParent, traceOfEvent } from "../../kit/trace.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
@@ -16,8 +16,6 @@ import { freePort } from "../kit/free-port.ts";
 import { createTestDatabase } from "../kit/postgres.ts";
 import { type ProgramName, startProgram } from "../kit/program.ts";
 import { type ReceivedSpan, type SpanReceiver, startSpanReceiver } from "../kit/span-receiver.ts";
-
-vi.setConfig({ testTimeout: 60_000, hookTimeout: 90_000 });
 
 const TRACE = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT_SPAN = "00f067aa0ba902b7";
@@ -127,8 +125,10 @@ describe("one user message of a client that traces", () => {
     });
     const process = await spanNamed("process");
     await spanNamed("turn");
-    await spanNamed(/EmitEvents/);
-    await spanNamed(/Execute/);
+    // Every span of the trace leads to the client, once those above it have come: each program hands its own over by itself.
+    await expect
+      .poll(() => [...new Set(spansOfTrace().map((span) => pathFrom(span).at(-1)))])
+      .toEqual([CLIENT_SPAN]);
     expect(pathFrom(process)).toEqual([
       "tendon-hand-agent process",
       "tendon-hand-agent execution",
@@ -138,8 +138,6 @@ describe("one user message of a client that traces", () => {
       "tendon-server /tendon.v1.SessionService/EmitEvents",
       CLIENT_SPAN,
     ]);
-    // Every span of the trace leads to the client.
-    for (const span of spansOfTrace()) expect(pathFrom(span).at(-1)).toBe(CLIENT_SPAN);
     expect(await spanNamed("model request")).toMatchObject({ service: "tendon-harness", failed: false });
     expect(await spanNamed("assign")).toMatchObject({ service: "tendon-server" });
     // What the tool's process sees is its own span.
@@ -196,8 +194,10 @@ describe("one user message of a client that traces", () => {
     const consumed = events.find(({ type }) => type === "brain.inputs_consumed");
     const { trace_id: traceId } = JSON.parse(consumed?.payload ?? "{}") as { trace_id: string };
     expect(traceId).not.toBe(traceOfEvent(messageId).traceId);
-    await eventually(() => receiver.spans.find((span) => span.traceId === traceId && span.name === "turn"));
-    const root = receiver.spans.filter((span) => span.traceId === traceId && span.parentSpanId === "");
-    expect(root.map(({ name }) => name)).toEqual(["/tendon.v1.SessionService/EmitEvents"]);
+    await eventually(() => spansOf(traceId).find(({ name }) => name === "turn"));
+    const roots = () => spansOf(traceId).filter(({ parentSpanId }) => parentSpanId === "");
+    // The server hands its spans over by itself, maybe after the harness.
+    await eventually(() => roots().length > 0);
+    expect(roots().map(({ name }) => name)).toEqual(["/tendon.v1.SessionService/EmitEvents"]);
   });
 });
