@@ -88,7 +88,9 @@ async function agentAt(url: string, options: Partial<ScriptedAgentOptions>): Pro
 }
 
 async function brain() {
-  const harness = new ScriptedHarness(a.client(HarnessService, harnessKey));
+  // With room for its own session alone, and there before it: a brain of the same test gets another one.
+  const harness = new ScriptedHarness(a.client(HarnessService, harnessKey), { capacity: 1 });
+  await harness.welcome();
   const { session } = await a.client(SessionService).createSession({ agentId, initialEvents: [message] });
   const sessionId = session?.id ?? "";
   cleanups.push(async () => {

@@ -5,7 +5,7 @@ import { newId } from "../../kit/ids.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
 import { EnvironmentService } from "../../proto/gen/tendon/v1/environment_service_pb.js";
-import type { LeaseProof } from "../../proto/gen/tendon/v1/event_pb.js";
+import type { Event, LeaseProof } from "../../proto/gen/tendon/v1/event_pb.js";
 import { ExecutionOutcome, HandState } from "../../proto/gen/tendon/v1/hand_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
@@ -16,8 +16,16 @@ import {
 } from "../../proto/gen/tendon/v1/proxy_service_pb.js";
 import { SessionService, type WatchEventsResponse } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
+import { gate } from "../kit/fake-messages-api.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
-import { collectCall, enrolledAgent, tellTaleBytes, toolUse } from "../kit/replica-rig.ts";
+import {
+  collectCall,
+  enrolledAgent,
+  expectOnceInOrder,
+  tellTaleBytes,
+  toolUse,
+  untilShownWhole,
+} from "../kit/replica-rig.ts";
 import { RoundsClock } from "../kit/rounds-clock.ts";
 import { type ScriptedCall, type ScriptedHandAgent, textResult } from "../kit/scripted-hand-agent.ts";
 import { ScriptedHarness } from "../kit/scripted-harness.ts";
@@ -61,7 +69,8 @@ afterEach(async () => {
   for (const agent of agents.splice(0)) await agent.disconnect();
   await eventually(async () => {
     const { harnesses: left, handAgentsOnline } = await a.client(AdminService).getStatus({});
-    return left.length === 0 && handAgentsOnline === 0;
+    const wanted = await metric(b, "tendon_previews_wanted_elsewhere");
+    return left.length === 0 && handAgentsOnline === 0 && wanted === 0;
   });
 });
 afterAll(async () => {
@@ -125,25 +134,14 @@ function watch(server: TestServer, sessionId: string, previews = false) {
   return { told, over, positions, previewText };
 }
 
-function gate<T>(): { open: (value: T) => void; opened: Promise<T> } {
-  let open!: (value: T) => void;
-  const opened = new Promise<T>((resolve) => {
-    open = resolve;
-  });
-  return { open, opened };
-}
-
 describe("watching on another replica", () => {
   test("events and previews of a brain on B reach watchers on A and C, in order and once (L4, L5)", async () => {
     const { harness, sessionId, lease, sessions } = await brainAt(b);
     const seen = [watch(a, sessionId, true), watch(c, sessionId, true)];
     const silent = watch(a, sessionId, false);
     for (const { told } of [...seen, silent]) await eventually(() => told.length > 0);
-    const eventId = newId("event");
-    let said = "";
-    const say = (text: string) => {
+    const say = (eventId: string, text: string) => {
       const value = { eventId, index: 0, text };
-      said += text;
       harness.say({
         case: "previews",
         value: { lease, sessionId, previews: [{ kind: { case: "text", value } }] },
@@ -151,8 +149,13 @@ describe("watching on another replica", () => {
     };
     // Previews before B knows that they are wanted are lost, as they may be.
     await eventually(async () => (await metric(b, "tendon_previews_wanted_elsewhere")) === 2);
-    for (let index = 0; index < 50; index += 1) say(`word ${index} `);
-    for (const one of seen) await eventually(() => one.previewText() === said);
+    const wordsOf = (message: number) => Array.from({ length: 50 }, (_, word) => `${message}.${word} `);
+    await untilShownWhole(seen, async (message) => {
+      const eventId = newId("event");
+      for (const word of wordsOf(message)) say(eventId, word);
+      return wordsOf(message).join("");
+    });
+    for (const one of seen) expectOnceInOrder(one.previewText());
     const payload = '{"content":[{"type":"text","text":"done"}]}';
     for (let index = 0; index < 20; index += 1) {
       await sessions.emitEvents({ sessionId, lease, events: [{ type: "agent.message", payload }] });
@@ -168,28 +171,23 @@ describe("watching on another replica", () => {
   });
 
   test("output of a hand on B that a brain on A uses is shown once, on A, B and C (L5)", async () => {
-    const { open, opened } = gate<void>();
-    await agentAt(b, async (call) => {
-      call.write("before ");
-      await opened;
-      for (let index = 0; index < 5; index += 1) call.write(`line ${index}\n`);
+    const linesOf = (call: unknown) => Array.from({ length: 5 }, (_, line) => `${call}.${line}\n`);
+    await agentAt(b, (call) => {
+      for (const line of linesOf(call.input.call)) call.write(line);
       return textResult("end");
     });
     const { sessionId, lease, sessions, hands } = await brainAt(a);
     const seen = [a, b, c].map((server) => watch(server, sessionId, true));
     for (const { told } of seen) await eventually(() => told.length > 0);
-    const running = collectCall(hands.execute(await toolUse(sessions, sessionId, lease)));
-    await eventually(() => seen[1]!.previewText() !== "");
     await eventually(async () => (await metric(b, "tendon_previews_wanted_elsewhere")) === 2);
-    open();
-    await running;
-    const tail = "line 0\nline 1\nline 2\nline 3\nline 4\n";
+    const calls = await untilShownWhole(seen, async (call) => {
+      await collectCall(hands.execute(await toolUse(sessions, sessionId, lease, { call })));
+      return linesOf(call).join("");
+    });
     for (const one of seen) {
-      await eventually(() => one.previewText().endsWith(tail));
-      expect(one.previewText().replace("before ", "")).toBe(tail);
-      await eventually(() =>
-        one.told.some((kind) => kind.case === "event" && kind.value.type === "agent.tool_result"),
-      );
+      const results = () => one.told.filter(({ value }) => (value as Event)?.type === "agent.tool_result");
+      await eventually(() => results().length === calls);
+      expectOnceInOrder(one.previewText());
     }
   });
 
@@ -271,7 +269,7 @@ describe("hands on another replica", () => {
 
   test("two who follow on A and C get the same bytes, and one who comes later gets them from where he asks", async () => {
     const bytes = tellTaleBytes(64 * 1024);
-    const { open, opened } = gate<void>();
+    const { open, opened } = gate();
     await agentAt(b, async (call) => {
       call.write(bytes.subarray(0, 40_000));
       await opened;
@@ -280,14 +278,19 @@ describe("hands on another replica", () => {
     });
     const { sessionId, lease, sessions, hands } = await brainAt(a);
     const call = await toolUse(sessions, sessionId, lease);
-    const started = gate<void>();
+    const started = gate();
     const here = collectCall(hands.execute(call), () => started.open());
     await started.opened;
-    const there = collectCall(c.client(HandService, harnessKey).execute(call));
+    const followed = gate();
+    const there = collectCall(c.client(HandService, harnessKey).execute(call), () => followed.open());
+    await followed.opened;
+    const joined = gate();
     const late = collectCall(
       c.client(HandService, harnessKey).execute({ ...call, fromOffset: 30_000n }),
+      () => joined.open(),
     ).then(({ output }) => output);
-    await eventually(async () => (await metric(c, "tendon_running_executions")) === 1);
+    // Who comes when the call is over is given its result alone.
+    await joined.opened;
     open();
     expect((await here).output.equals(bytes)).toBe(true);
     expect((await there).output.equals(bytes)).toBe(true);
@@ -309,7 +312,7 @@ describe("hands on another replica", () => {
     const { hand } = await hands.provision({ requestId: randomUUID() });
     expect([hand?.state, hand?.handAgentId]).toEqual([HandState.READY, agent.handAgentId]);
     expect(agent.hands.size).toBe(1);
-    const started = gate<void>();
+    const started = gate();
     const call = { handId: hand!.id, executionId: newId("event"), name: "bash", input: "{}" };
     const running = collectCall(hands.execute(call), () => started.open());
     await started.opened;
@@ -323,7 +326,7 @@ describe("hands on another replica", () => {
 
   test("an agent that changes the replica while it runs a call goes on being followed on A (X2)", async () => {
     const bytes = tellTaleBytes(300_000);
-    const { open, opened } = gate<void>();
+    const { open, opened } = gate();
     const agent = await agentAt(b, async (call) => {
       call.write(bytes.subarray(0, 200_000));
       await opened;
@@ -331,7 +334,7 @@ describe("hands on another replica", () => {
       return textResult("end");
     });
     const { sessionId, lease, sessions, hands } = await brainAt(a);
-    const started = gate<void>();
+    const started = gate();
     const running = collectCall(hands.execute(await toolUse(sessions, sessionId, lease)), () =>
       started.open(),
     );

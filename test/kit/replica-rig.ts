@@ -1,5 +1,6 @@
 /** What tests of several replicas need: brains and hand agents that may be anywhere, and calls that are looked at byte by byte. */
 import { createHash, generateKeyPairSync } from "node:crypto";
+import { expect } from "vitest";
 import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { newId } from "../../kit/ids.ts";
@@ -12,6 +13,7 @@ import type { ExecutionResult } from "../../proto/gen/tendon/v1/hand_pb.js";
 import type { ExecuteResponse } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import type { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { HAND_AGENT_AUDIENCE } from "../../server/rpc/authenticate.ts";
+import { eventually } from "./eventually.ts";
 import { type ScriptedAgentOptions, ScriptedHandAgent } from "./scripted-hand-agent.ts";
 
 /** Enrols at a server, as a real agent does; it is not connected yet. */
@@ -101,4 +103,30 @@ export function tellTaleBytes(length: number): Buffer {
     createHash("sha256").update(String(block)).digest().copy(bytes, offset);
   }
   return bytes;
+}
+
+/** Longer than replicas try to pass previews on. */
+const SHOWN_WITHIN_MS = 3_000;
+const MOST_SHOWN = 30;
+
+/**
+ * Has one text after the other shown, until one was seen from its beginning to its end in all of these places: what a machine
+ * is too slow for is lost, as previews may be (L5). `show` gives what is to be seen. Resolves with how many it were.
+ */
+export async function untilShownWhole(
+  places: readonly { previewText(): string }[],
+  show: (number: number) => Promise<string>,
+): Promise<number> {
+  for (let number = 0; number < MOST_SHOWN; number += 1) {
+    const whole = await show(number);
+    const isSeen = () => places.every((one) => one.previewText().includes(whole));
+    if (await eventually(isSeen, { withinMs: SHOWN_WITHIN_MS }).catch(() => false)) return number + 1;
+  }
+  throw new Error(`of ${MOST_SHOWN} texts none was shown from its beginning to its end everywhere`);
+}
+
+/** Of a text of pieces with numbers such as 1.12: of which text, and where in it. */
+export function expectOnceInOrder(text: string): void {
+  const pieces = [...text.matchAll(/(\d+)\.(\d+)\s/g)].map(([, of, at]) => Number(of) * 100 + Number(at));
+  expect(pieces).toEqual([...new Set(pieces)].sort((one, other) => one - other));
 }
