@@ -153,7 +153,7 @@ describe("the examples", () => {
         : { text: `ran ${command}` };
     await start({ server: { tools: { bash: slow }, reattachMs: 50 } });
     const session = rig.talk("go", agent("checklist", { commands: ["1", "2", "3"] }));
-    await eventually(() => session.types().filter((type) => type === "agent.tool_use").length === 2);
+    await eventually(() => rig.server.runs.size === 2);
     const first = commandsWith(`${examples}/checklist.py`);
     await rig.addHarness();
     await rig.harness.stop();
@@ -161,7 +161,7 @@ describe("the examples", () => {
     await rested(session);
     expect(spoken(session)).toEqual(["All 3 commands ran."]);
     expect([...rig.server.runs.values()]).toEqual([1, 1, 1]);
-    expect(commandsWith(`${examples}/checklist.py`).some((pid) => first.includes(pid))).toBe(false);
+    await eventually(() => !commandsWith(`${examples}/checklist.py`).some((pid) => first.includes(pid)));
   });
 });
 

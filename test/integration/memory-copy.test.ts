@@ -47,6 +47,7 @@ afterAll(async () => {
 });
 
 const STORE_PATH = "/mnt/memory/s";
+const NEVER = new AbortController().signal;
 
 interface Copy {
   /** On this machine. */
@@ -87,8 +88,7 @@ async function newCopy(texts: Readonly<Record<string, string>>, shared?: string)
       const mounts: HandMounts = { files: broken(own), areKept: true, made: [], seenAt: (path) => path };
       const store = { memoryStoreId, path: STORE_PATH, readOnly: false };
       const scanner = new MemoryScanner(mounts, STORE_PATH, () => Date.now());
-      const signal = AbortSignal.timeout(5_000);
-      return new MemoryCopy({ store, state, mounts, scanner }).bringUpToDate(exchange, signal);
+      return new MemoryCopy({ store, state, mounts, scanner }).bringUpToDate(exchange, NEVER);
     },
   };
   await copy.sync();

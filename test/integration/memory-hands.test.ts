@@ -342,6 +342,8 @@ test("a call whose agent is cut off when it ends says that its changes are not s
     "touch begun; while [ ! -e go ]; do sleep 0.05; done; echo 2 >/mnt/memory/cut/a",
   );
   await eventually(() => existsSync(`${work}/begun`));
+  // An agent that stopped may have had too little time for an earlier hand.
+  warnings.length = 0;
   // Nobody answers there.
   relay.aim(1);
   relay.cut();

@@ -58,6 +58,8 @@ const send = (sessionId: string, ...events: object[]) =>
 
 const message = (...content: object[]) => ({ type: "user.message", content });
 const text = (said: string) => ({ type: "text", text: said });
+/** What no other session says. */
+const LOOK = "look at these";
 const image = (file_id: string) => ({ type: "image", source: { type: "file", file_id } });
 const document = (file_id: string, more: object = {}) => ({
   type: "document",
@@ -80,9 +82,10 @@ const idle = (sessionId: string, times: number) =>
 
 type Block = Record<string, unknown> & { content?: Block[] };
 
-/** Blocks of these types that the newest request shows, those within results too. */
-function shown(...types: string[]): Block[] {
-  const { messages } = rig.api.requests.at(-1)!.json as unknown as { messages: { content: Block[] }[] };
+/** Blocks of these types that the newest request with these words shows, those within results too. */
+function shown(words: string, ...types: string[]): Block[] {
+  const newest = rig.api.requests.findLast(({ body }) => body.includes(words))!;
+  const { messages } = newest.json as unknown as { messages: { content: Block[] }[] };
   const blocks = messages
     .flatMap(({ content }) => content)
     .flatMap((block) => [block, ...(block.content ?? [])]);
@@ -113,7 +116,7 @@ describe("a file that a message names", () => {
       upload("notes.md", Buffer.from("# Größe\n")),
     ]);
     const sent = [
-      text("look"),
+      text(LOOK),
       image(picture),
       document(report, { title: "Report", context: "of last week" }),
       document(notes),
@@ -130,20 +133,20 @@ describe("a file that a message names", () => {
       },
       { type: "document", source: summary({ type: "text", media_type: "text/plain", data: "# Größe\n" }) },
     ];
-    expect(shown("image", "document")).toEqual(expected);
+    expect(shown(LOOK, "image", "document")).toEqual(expected);
     const [stored] = (await eventsOf(session.id)).filter(({ type }) => type === "user.message");
     expect(stored!.content).toEqual(sent);
 
     for (const id of [picture, report, notes]) await client.beta.files.delete(id);
     await send(session.id, message(text("again")));
     await idle(session.id, 2);
-    expect(shown("image", "document")).toEqual(expected);
+    expect(shown(LOOK, "image", "document")).toEqual(expected);
 
     const { session: fork } = await platform.client(SessionService).forkSession({ sessionId: session.id });
     await send(fork!.id, message(text("in the fork")));
     await idle(fork!.id, 3);
-    expect(shown("text").at(-1)).toMatchObject(text("in the fork"));
-    expect(shown("image", "document")).toEqual(expected);
+    expect(shown(LOOK, "text").at(-1)).toMatchObject(text("in the fork"));
+    expect(shown(LOOK, "image", "document")).toEqual(expected);
   });
 
   it("is shown where a client's tool answers with it", async () => {
@@ -154,10 +157,10 @@ describe("a file that a message names", () => {
     await send(session.id, {
       type: "user.custom_tool_result",
       custom_tool_use_id: call!.id,
-      content: [text("done"), image(scan)],
+      content: [text("scanned"), image(scan)],
     });
     await idle(session.id, 2);
-    expect(shown("image")).toEqual([{ type: "image", source: inline("image/png", PNG) }]);
+    expect(shown("scanned", "image")).toEqual([{ type: "image", source: inline("image/png", PNG) }]);
   });
 });
 
@@ -229,9 +232,9 @@ describe("refused, with nothing kept", () => {
         "events[1].content[49].source.file_id: a request has at most 100 blocks",
       ),
     });
-    await send(session.id, message(...many), message(...many.slice(0, 49)));
+    await send(session.id, message(...many), message(...many.slice(0, 49), text("all of them")));
     await idle(session.id, 1);
-    expect(shown("document")).toHaveLength(100);
+    expect(shown("all of them", "document")).toHaveLength(100);
   });
 });
 

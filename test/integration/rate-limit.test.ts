@@ -211,7 +211,8 @@ describe("the official client", () => {
       return response;
     };
     const client = at(quick, await newKey(), { maxRetries: 5, fetch: watching });
-    while (refusals.length < 2) await client.beta.agents.list();
+    // Two at once: on a slow machine one after the other finds its next one there.
+    while (refusals.length < 2) await Promise.all([client.beta.agents.list(), client.beta.agents.list()]);
     expect(refusals.every((ms) => Number(ms) > 0 && Number(ms) <= 100)).toBe(true);
   });
 });

@@ -11,6 +11,7 @@ import { systemClock } from "../../kit/clock.ts";
 import { dial } from "../../kit/dial/dial.ts";
 import { AdminService } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
+import { freePort } from "../kit/free-port.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
 import { hasProcesses, type RunningProgram, startProgram } from "../kit/program.ts";
 import { promised } from "../kit/promised.ts";
@@ -144,9 +145,7 @@ test("files that cannot be used are named in one line", async () => {
 });
 
 test("a database that cannot be reached is one line and exit code 1, without its password", async () => {
-  const gone = await listenSomewhere();
-  const { port } = gone;
-  await new Promise<void>((resolve) => gone.close(() => resolve()));
+  const port = await freePort();
   const url = `postgresql://user:hunter2@127.0.0.1:${port}/tendon`;
   const { exitCode, lines } = await failedStart({ TENDON_DATABASE_URL: url, TENDON_DATABASE_WAIT_MS: "0" });
   expect(lines).toEqual([
