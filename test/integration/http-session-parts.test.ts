@@ -59,7 +59,7 @@ beforeAll(async () => {
   const networking = { type: "limited" as const };
   environment = (await client.beta.environments.create({ name: "e", config: { type: "cloud", networking } }))
     .id;
-}, 120_000);
+});
 
 afterAll(async () => {
   await platform?.stop();
@@ -195,7 +195,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a repository of a session,
     expect(hits).toEqual([{ file: join(platform.dataDir, "control"), name: "control", form: "plain" }]);
     expect(told).toContain("GIT_CONFIG_COUNT");
     expect(formsOf(first.secret).length).toBeGreaterThan(5);
-  }, 60_000);
+  });
 
   it("of a deployment is cloned by its sessions with the deployment's token, and with its successor where they are", async () => {
     const [first, second] = [newCanary("first", ""), newCanary("second", "")];
@@ -232,7 +232,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a repository of a session,
     );
     await writeFile(join(platform.dataDir, "told"), [...answers, platform.logs()].join("\n"));
     expect(await searchFor([first, second], [platform.dataDir])).toEqual([]);
-  }, 60_000);
+  });
 
   it("has its token in a vault that nobody sees, changes or gives to another session, and that ends with it", async () => {
     const admin = platform.client(AdminService);

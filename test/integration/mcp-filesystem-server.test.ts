@@ -68,4 +68,4 @@ test("answers the same through bridge and proxy as over its pipes, also where it
   expect(through).toEqual(direct);
   expect(JSON.stringify(through[3])).toContain("grüße");
   expect(through[8]).toMatchObject({ isError: true });
-}, 60_000);
+});

@@ -331,7 +331,7 @@ describe("an MCP session", () => {
     await session.open();
     expect(far.openSessions.size).toBe(1);
     await rig.vault.home.sessions.archiveSession({ sessionId: session.id, interrupt: true });
-    await eventually(() => far.openSessions.size === 0, { withinMs: 15_000 });
+    await eventually(() => far.openSessions.size === 0);
     expect(far.headers.authorization).toBe(`Bearer ${SECRET}`);
   });
 

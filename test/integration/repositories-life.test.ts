@@ -29,7 +29,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     for (const path of ["private/one.git", "private/two.git", "public/open.git"])
       await rig.host.addRepository(path);
     ({ vaultId } = await rig.newVault("private"));
-  }, 180_000);
+  });
   afterAll(async () => {
     await rig?.stop();
     await engine?.release();
@@ -63,7 +63,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     const refused = await withVault("private/one.git");
     expect(await refused.bash("ls -A")).toBe("");
     rig.host.login = token;
-  }, 120_000);
+  });
 
   test("is cloned again by a hand that is made again, and its submodules of the same host come the same way", async () => {
     const session = await withVault("private/two.git");
@@ -75,7 +75,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     const again = "cd two && git submodule --quiet update --init && git -C open log --format=%s";
     expect(await session.bash(again)).toBe("first\n");
     expect(await session.events("hand.provisioned")).toHaveLength(2);
-  }, 120_000);
+  });
 
   test.skipIf(!hasLfs())(
     "has its LFS objects at checkout and sends them with a push, without the store's token (R22)",
@@ -91,7 +91,6 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       const found = spawnSync("grep", ["-rlaF", rig.host.lfs.token, rig.agentDir], { encoding: "utf8" });
       expect(found.stdout).toBe("");
     },
-    120_000,
   );
 
   test("in a hand with the machine's network is cloned straight, without a credential, and fails with that reason", async () => {
@@ -109,7 +108,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       type: "repository_authentication_error",
       message: expect.stringMatching(/containers, and for hands with the network "none" or "limited" alone/),
     });
-  }, 120_000);
+  });
 
   test.skipIf(whyNoDocker() !== undefined)(
     "is cloned, pushed to and pulled from in a container with the network none, until its token is wrong or revoked",
@@ -139,7 +138,6 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       await vaults.archiveCredential({ credentialId: own.credentialId });
       expect(await session.bash(push)).toMatch(/no vault of the session has one[\s\S]*\n128\n$/);
     },
-    180_000,
   );
 
   test.skipIf(whyNoDocker() !== undefined)(
@@ -153,6 +151,5 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       expect(await session.bash(push)).toBe("0\n");
       expect(await session.bash("env | grep -ci http_proxy")).toBe("0\n");
     },
-    180_000,
   );
 });

@@ -13,7 +13,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     for (const path of ["private/one.git", "private/two.git", "public/open.git"])
       await rig.host.addRepository(path);
     ({ vaultId } = await rig.newVault("private"));
-  }, 120_000);
+  });
   afterAll(() => rig?.stop());
 
   const errorsOf = async (session: RepositorySession) =>
@@ -52,7 +52,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     expect(all).toContain("GIT_CONFIG_COUNT");
     for (const word of words) expect(all).not.toContain(word);
     expect(filesWith(words, rig.agentDir)).toBe("");
-  }, 120_000);
+  });
 
   test("keeps a session going when it cannot be had, and says exactly why", async () => {
     const wrong = await rig.newVault("private/one.git", "a wrong token");
@@ -81,7 +81,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       reason: `REPOSITORY_${kind.toUpperCase()}`,
     }));
     expect(await errorsOf(session)).toEqual(errors);
-  }, 120_000);
+  });
 
   test("may be several, each at the branch, tag or commit that is asked for; one that fails leaves the others there", async () => {
     await rig.host.git("private/two.git", "branch", "topic", "main");
@@ -107,7 +107,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
       "",
     ]);
     expect(await errorsOf(session)).toMatchObject([{ type: "repository_not_found_error" }]);
-  }, 120_000);
+  });
 
   test("is pushed to only where its branch rules say, whatever the credential may", async () => {
     const ruled = await withVault(
@@ -125,7 +125,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     expect(await push(`${rig.url("moved/open.git")} HEAD:main`)).toMatch(
       /its own repositories alone[\s\S]*\n128\n$/,
     );
-  }, 120_000);
+  });
 
   test("takes a new token at once, and is refused with a revoked one", async () => {
     const own = await rig.newVault("private/two.git", "a token that was");
@@ -141,7 +141,7 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a session's repository", (
     expect(await session.bash(look)).toMatch(/refs\/heads\/main\n0\n$/);
     await rig.vault.home.vaults.archiveCredential({ credentialId: own.credentialId });
     expect(await session.bash(look)).toMatch(/no vault of the session has one[\s\S]*128\n$/);
-  }, 120_000);
+  });
 });
 
 /** Names of files below `folder` that hold one of the words. */
