@@ -100,6 +100,7 @@ async function agentAt(
 async function brainAt(server: TestServer) {
   const harness = new ScriptedHarness(server.client(HarnessService, harnessKey));
   harnesses.push(harness);
+  await harness.live();
   const { session } = await a.client(SessionService).createSession({ agentId, initialEvents: [message] });
   const sessionId = session?.id ?? "";
   sessionIds.push(sessionId);
@@ -147,7 +148,6 @@ describe("watching on another replica", () => {
         value: { lease, sessionId, previews: [{ kind: { case: "text", value } }] },
       });
     };
-    // Previews before B knows that they are wanted are lost, as they may be.
     await eventually(async () => (await metric(b, "tendon_previews_wanted_elsewhere")) === 2);
     const wordsOf = (message: number) => Array.from({ length: 50 }, (_, word) => `${message}.${word} `);
     await untilShownWhole(seen, async (message) => {
@@ -383,6 +383,7 @@ describe("what one replica has done, others act on at once", () => {
 
   test("a session that is archived on A: its watchers on B hear the end, its harness on C loses the lease", async () => {
     const { harness, sessionId, lease } = await brainAt(c);
+    harness.renews = false;
     const watcher = watch(b, sessionId);
     await eventually(() => watcher.positions().length === 1);
     clock.isHeld = true;

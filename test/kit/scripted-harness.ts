@@ -1,6 +1,6 @@
 /** A harness that does only what a test tells it: the far side of HarnessService. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { durationFromMs } from "@bufbuild/protobuf/wkt";
+import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
 import { newId } from "../../kit/ids.ts";
 import type { Client } from "../../kit/rpc/client.ts";
 import {
@@ -25,6 +25,9 @@ export class ScriptedHarness {
   readonly heard: WorkResponse["kind"][] = [];
   /** Set once the stream has ended: what ended it, undefined when it ended well. */
   ended: { error: unknown } | undefined;
+  /** Whether one that lives renews its leases. */
+  renews = true;
+  private readonly timers: NodeJS.Timeout[] = [];
   private readonly call: ReturnType<Client<typeof HarnessService>["work"]>;
 
   constructor(
@@ -47,6 +50,19 @@ export class ScriptedHarness {
 
   async welcome(): Promise<HarnessWelcome> {
     return eventually(() => this.all("welcome")[0]);
+  }
+
+  /** From its welcome on it beats and renews its leases as harnesses do, so that it is not cut off where a test takes its time. */
+  async live(): Promise<void> {
+    const { heartbeatEvery, renewEvery } = await this.welcome();
+    const beat = () => this.say({ case: "heartbeat", value: {} });
+    const renew = () => {
+      const leaseIds = this.assignments.map(({ lease }) => lease?.leaseId ?? "");
+      if (this.renews && leaseIds.length > 0) this.say({ case: "renew", value: { leaseIds } });
+    };
+    if (this.ended !== undefined) return;
+    this.timers.push(setInterval(beat, durationMs(heartbeatEvery!)));
+    this.timers.push(setInterval(renew, durationMs(renewEvery!)));
   }
 
   /** What was said of one kind. */
@@ -99,6 +115,8 @@ export class ScriptedHarness {
       this.ended = { error: undefined };
     } catch (error) {
       this.ended = { error };
+    } finally {
+      for (const timer of this.timers) clearInterval(timer);
     }
   }
 }
