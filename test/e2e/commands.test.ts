@@ -3,13 +3,13 @@ import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "no
 import { createSecureServer } from "node:http2";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
-import { Installation } from "../kit/start-process.ts";
+import { atOwnPort, Installation } from "../kit/start-process.ts";
 import { createCertificates } from "../kit/test-certificates.ts";
 
 const installation = new Installation();
 let url = "";
 beforeAll(async () => {
-  url = await installation.start(["--port", "0"]).ready();
+  url = await installation.start(await atOwnPort()).ready();
 });
 afterAll(() => installation.dispose());
 

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { Installation } from "../kit/start-process.ts";
+import { atOwnPort, Installation } from "../kit/start-process.ts";
 
 const installation = new Installation();
 const json = <T = { id: string }>(...args: string[]) => installation.json<T>(...args);
@@ -22,7 +22,7 @@ let dir = "";
 let handId = "";
 
 beforeAll(async () => {
-  await installation.start(["--port", "0"]).ready();
+  await installation.start(await atOwnPort()).ready();
   dir = mkdtempSync(join(tmpdir(), "tendon-copies-"));
   writeFileSync(join(dir, "tool"), "#!/bin/sh\necho ran");
   chmodSync(join(dir, "tool"), 0o755);

@@ -5,7 +5,7 @@ import { describe, expect, type TestContext, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { isWholeRun } from "../kit/fault-trials.ts";
 import { promised } from "../kit/promised.ts";
-import { Installation, kill } from "../kit/start-process.ts";
+import { atOwnPort, Installation, kill } from "../kit/start-process.ts";
 
 /** After a kill -9 of everything, sessions go on within this time. */
 const GO_ON_WITHIN_MS = 90_000;
@@ -61,13 +61,13 @@ describe("kill -9", { concurrent: !isWholeRun }, () => {
 
   test("of the process group: the next start goes on with what ran (X1, X3)", async (context) => {
     const installation = newInstallation(context);
-    const first = installation.start(["--port", "0"], SHORT_LEASES);
+    const first = installation.start(await atOwnPort(), SHORT_LEASES);
     await first.ready();
     const id = await sessionThatRuns(installation, "runs.txt");
     first.signalGroup("SIGKILL");
     await first.ended();
     const beforeMs = performance.now();
-    await installation.start(["--port", "0"], SHORT_LEASES).ready();
+    await installation.start(await atOwnPort(), SHORT_LEASES).ready();
     const events = await endOf(installation, id);
     expect(performance.now() - beforeMs).toBeLessThan(promised(GO_ON_WITHIN_MS));
     expectWhole(events);
@@ -75,13 +75,13 @@ describe("kill -9", { concurrent: !isWholeRun }, () => {
 
   test("of every process at once: nothing is run twice, and the session takes the next message (X1)", async (context) => {
     const installation = newInstallation(context);
-    const first = installation.start(["--port", "0"], SHORT_LEASES);
+    const first = installation.start(await atOwnPort(), SHORT_LEASES);
     await first.ready();
     const id = await sessionThatRuns(installation, "runs.txt");
     const record = JSON.parse(readFileSync(join(installation.dataDir, "start.json"), "utf8"));
     for (const { pid } of [record, ...record.children]) kill(pid, "SIGKILL");
     await first.ended();
-    await installation.start(["--port", "0"], SHORT_LEASES).ready();
+    await installation.start(await atOwnPort(), SHORT_LEASES).ready();
     expectWhole(await endOf(installation, id));
     const next = await installation.tendon(["session", "send", id, "run: echo alive-$((5+5))", "--follow"], {
       withinMs: GO_ON_WITHIN_MS,

@@ -3,7 +3,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { type FakeMessagesApi, startFakeMessagesApi } from "../kit/fake-messages-api.ts";
-import { Installation, readProc } from "../kit/start-process.ts";
+import { atOwnPort, Installation, readProc } from "../kit/start-process.ts";
 
 const CANARY = "sk-canary-7f3a9c51e0";
 
@@ -13,7 +13,7 @@ describe("with a model key", () => {
   beforeAll(async () => {
     api = await startFakeMessagesApi({ apiKey: CANARY });
     const env = { ANTHROPIC_API_KEY: CANARY, ANTHROPIC_BASE_URL: api.url };
-    await installation.start(["--port", "0"], { env }).ready();
+    await installation.start(await atOwnPort(), { env }).ready();
   });
   afterAll(async () => {
     await installation.dispose();
@@ -79,9 +79,10 @@ describe("with a model that fails", () => {
       TENDON_MODEL_RETRY_MAX_MS: "50",
       TENDON_MODEL_RETRY_TOTAL_MS: "400",
     };
-    const { code, stdout, stderr } = await installation.startToEnd(["--port", "0", "--once", "hello"], {
-      env,
-    });
+    const { code, stdout, stderr } = await installation.startToEnd(
+      [...(await atOwnPort()), "--once", "hello"],
+      { env },
+    );
     expect(code).toBe(1);
     expect(stdout).toContain("✗ model:");
     expect(stdout).toContain("idle: retries_exhausted");

@@ -2,11 +2,11 @@
 import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { Installation } from "../kit/start-process.ts";
+import { atOwnPort, Installation } from "../kit/start-process.ts";
 
 const installation = new Installation();
 beforeAll(async () => {
-  await installation.start(["--port", "0"]).ready();
+  await installation.start(await atOwnPort()).ready();
 });
 afterAll(() => installation.dispose());
 

@@ -5,13 +5,13 @@ import { afterAll, beforeAll, expect, test } from "vitest";
 import { NEW_CHAIN, originHash } from "../../kit/chain/event-hash.ts";
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
-import { Installation } from "../kit/start-process.ts";
+import { atOwnPort, Installation } from "../kit/start-process.ts";
 
 const installation = new Installation();
 let database: TestDatabase;
 beforeAll(async () => {
   database = await createTestDatabase({ migrated: false });
-  await installation.start(["--port", "0"], { env: { TENDON_DATABASE_URL: database.url } }).ready();
+  await installation.start(await atOwnPort(), { env: { TENDON_DATABASE_URL: database.url } }).ready();
 });
 afterAll(async () => {
   await installation.dispose();

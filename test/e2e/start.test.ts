@@ -6,7 +6,7 @@ import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { promised } from "../kit/promised.ts";
-import { Installation, type StartProcess } from "../kit/start-process.ts";
+import { atOwnPort, Installation, type StartProcess } from "../kit/start-process.ts";
 
 const STOP_WITHIN_MS = 10_000;
 
@@ -29,8 +29,7 @@ describe("npm start -- --once", () => {
 
   test("runs one session, shows it, ends with 0 and leaves nothing running", async () => {
     const { code, stdout, stderr } = await installation.startToEnd([
-      "--port",
-      "0",
+      ...(await atOwnPort()),
       "--once",
       "run: echo hello-$((40+2))",
     ]);
@@ -69,7 +68,7 @@ describe.skipIf(!canBeNobody)("as a user who is not root", () => {
     chmodSync(dirname(installation.dataDir), 0o755);
     chownSync(installation.dataDir, 65534, 65534);
     const { code, stdout, stderr } = await installation.startToEnd(
-      ["--port", "0", "--once", "run: id -u; echo sum-$((1+2))"],
+      [...(await atOwnPort()), "--once", "run: id -u; echo sum-$((1+2))"],
       {
         prefix: AS_NOBODY,
       },
@@ -84,7 +83,7 @@ describe("npm start", () => {
   const installation = new Installation();
   let url = "";
   beforeAll(async () => {
-    url = await installation.start(["--port", "0"]).ready();
+    url = await installation.start(await atOwnPort()).ready();
   });
   afterAll(() => installation.dispose());
 
@@ -199,8 +198,9 @@ describe("starting and stopping again and again", () => {
 
   async function start(): Promise<StartProcess> {
     const isLater = existsSync(join(installation.dataDir, "admin.key"));
+    const port = await atOwnPort();
     const beforeMs = performance.now();
-    const started = installation.start(["--port", "0"]);
+    const started = installation.start(port);
     await started.ready();
     if (isLater) laterReadyMs.push(Math.round(performance.now() - beforeMs));
     return started;

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { eventually } from "./eventually.ts";
+import { freePort } from "./free-port.ts";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const startScript = join(root, "scripts/start.mjs");
@@ -31,6 +32,14 @@ export interface RunSetting {
 function baseEnv(): Record<string, string> {
   const { PATH = "", HOME = "", LANG = "C.UTF-8" } = process.env;
   return { PATH, HOME, LANG };
+}
+
+/**
+ * For a start whose server has to be up: with `--port 0` the launcher looks for a port before the server takes it, and until
+ * then another program that wants any port may get the same.
+ */
+export async function atOwnPort(): Promise<string[]> {
+  return ["--port", String(await freePort())];
 }
 
 /** One installation in a folder that is made with the first process and goes with `dispose`. */
