@@ -163,5 +163,5 @@ test(
       for (const seen of logs) expect(seen).toEqual(acknowledged.get(sessionId));
     expect(await missedInSequence()).toBeGreaterThan(0);
   },
-  trials(90_000, 600_000),
+  trials(180_000, 600_000),
 );

@@ -8,7 +8,7 @@ import { isWholeRun, trials } from "../kit/fault-trials.ts";
 import { startProgram } from "../kit/program.ts";
 import { promised } from "../kit/promised.ts";
 
-vi.setConfig({ testTimeout: 240_000, hookTimeout: 60_000 });
+vi.setConfig({ testTimeout: 240_000, hookTimeout: 180_000 });
 
 type Cleanup = TestContext["onTestFinished"];
 

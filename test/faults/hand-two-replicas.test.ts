@@ -23,7 +23,7 @@ import { createTestDatabase } from "../kit/postgres.ts";
 import { hasProcesses, type ProgramName, type RunningProgram, startProgram } from "../kit/program.ts";
 import { startTcpRelay } from "../kit/tcp-relay.ts";
 
-vi.setConfig({ testTimeout: 300_000, hookTimeout: 90_000 });
+vi.setConfig({ testTimeout: 300_000, hookTimeout: 180_000 });
 
 const cleanups: (() => Promise<unknown> | unknown)[] = [];
 afterEach(async () => {

@@ -226,5 +226,5 @@ test(
       for (const relay of relays) await relay.close();
     }
   },
-  trials(90_000, 600_000),
+  trials(180_000, 600_000),
 );

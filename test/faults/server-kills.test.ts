@@ -202,5 +202,5 @@ test(
     );
     expect(tally.kills).toBe(KILLS);
   },
-  trials(90_000, 3_600_000),
+  trials(180_000, 3_600_000),
 );
