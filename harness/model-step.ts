@@ -22,7 +22,7 @@ import type { Lease } from "./lease.ts";
 import type { LogWriter } from "./log-writer.ts";
 import type { Loop, LoopOutcome, ProposedResponse } from "./loops/loop.ts";
 import type { McpServers } from "./mcp-client/mcp-servers.ts";
-import { listedEvents } from "./mcp-client/mcp-tool-events.ts";
+import { listedEvents, troubleEvents } from "./mcp-client/mcp-tool-events.ts";
 import type { NextStep } from "./next-step.ts";
 import type { AnswerPermission } from "./permission/answer-permission.ts";
 import type { PreviewFeed } from "./preview-feed.ts";
@@ -140,8 +140,11 @@ export class ModelStep {
     const { state } = view;
     trace.asks(step, state);
     const head = state.head;
+    const events = requestEvents(state, step, this.model, this.newId, trace.context);
+    // Of the turn that this begins, if it begins one; its start stays the last.
+    events.splice(-1, 0, ...troubleEvents(state.mcpTroubles, this.newId));
     try {
-      await writer.append(requestEvents(state, step, this.model, this.newId, trace.context));
+      await writer.append(events);
     } catch (error) {
       const spent = spentBudget(error);
       if (spent === undefined) throw error;

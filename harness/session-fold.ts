@@ -17,7 +17,7 @@ import {
   stringsOf,
 } from "./event-payload.ts";
 import { NO_USAGE } from "./loops/loop.ts";
-import { listedServers, TOOLS_LISTED } from "./mcp-client/mcp-tool-events.ts";
+import { listedServers, serverOfError, TOOLS_LISTED, troubleOf } from "./mcp-client/mcp-tool-events.ts";
 import {
   begunEvaluation,
   definedOutcome,
@@ -102,7 +102,16 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     answer(state, event);
     countSearches(state, event);
   },
-  "agent.mcp_tool_result": answer,
+  "agent.mcp_tool_result": (state, event) => {
+    noteMcpTrouble(state, event);
+    answer(state, event);
+  },
+  "session.error": (state, event) => {
+    const server = serverOfError(event);
+    if (server === "") return;
+    state.mcpTroubles.delete(server);
+    state.toldServers.add(server);
+  },
   "brain.inputs_consumed": consume,
   // What a model that judged a call has used.
   "brain.call_judged": (state, event) => {
@@ -175,6 +184,7 @@ const FOLDS: Readonly<Record<string, Fold>> = {
     state.agentChangedAt = event.position;
     // By the same name there may be another server now.
     state.mcpServers.clear();
+    state.mcpTroubles.clear();
   },
 };
 
@@ -200,6 +210,14 @@ function confirm(state: SessionState, event: Event): void {
   if (call === undefined || call.confirmation !== undefined) return;
   const confirmation = { allowed: result === "allow", message: stringOf(deny_message) };
   state.openCalls.set(call.eventId, { ...call, confirmation });
+}
+
+/** Told once in a turn: the same server fails all of its calls. */
+function noteMcpTrouble(state: SessionState, event: Event): void {
+  const server = state.openCalls.get(answeredId(event))?.server ?? "";
+  const trouble = troubleOf(event);
+  if (server === "" || trouble === undefined || state.toldServers.has(server)) return;
+  state.mcpTroubles.set(server, trouble);
 }
 
 function countSearches(state: SessionState, event: Event): void {
@@ -231,6 +249,7 @@ function consume(state: SessionState, event: Event): void {
   state.trace = parseTraceParent(stringOf(parseObject(event.internal).trace_parent)) ?? state.trace;
   if (turn <= state.turn) return;
   state.turn = turn;
+  state.toldServers.clear();
   state.rounds = 0;
   state.cutOffs = 0;
   state.compactions = 0;

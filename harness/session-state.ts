@@ -2,7 +2,7 @@
 import type { TraceContext } from "../kit/trace.ts";
 import type { Json } from "./event-payload.ts";
 import { type ModelUsage, NO_USAGE } from "./loops/loop.ts";
-import type { KnownServer } from "./mcp-client/mcp-tool-events.ts";
+import type { KnownServer, McpTrouble } from "./mcp-client/mcp-tool-events.ts";
 import type { Outcome } from "./outcome/outcome-state.ts";
 
 /** A tool use that has no result yet. */
@@ -107,6 +107,10 @@ export interface SessionState {
   readonly handSlots: Set<string>;
   /** What is known of the MCP servers that were asked for their tools, by name. */
   readonly mcpServers: Map<string, KnownServer>;
+  /** What calls have met at MCP servers and nobody was told of yet, by the server's name. */
+  readonly mcpTroubles: Map<string, McpTrouble>;
+  /** Servers whose troubles were told in the running turn. */
+  readonly toldServers: Set<string>;
   /** Where the session's agent was changed the last time; 0 for never. */
   agentChangedAt: bigint;
   /** Of the session, in the words of the contract; undefined where it is not known. */
@@ -147,6 +151,8 @@ export function newSessionState(): SessionState {
     webSearchRequests: 0,
     handSlots: new Set(),
     mcpServers: new Map(),
+    mcpTroubles: new Map(),
+    toldServers: new Set(),
     agentChangedAt: 0n,
     budget: undefined,
   };

@@ -14,7 +14,14 @@ import { type ChildFailure, ChildProgram } from "./child-program.ts";
 import { asAwaited, askHealth } from "./health.ts";
 import { localCaFile, localTarget } from "./local-target.ts";
 import { openLogFile } from "./log-file.ts";
-import { findPort, forgetRunRecord, prepareDataDir, saveRunRecord, settleFormerStart } from "./prepare.ts";
+import {
+  findPort,
+  forgetRunRecord,
+  keptPort,
+  prepareDataDir,
+  saveRunRecord,
+  settleFormerStart,
+} from "./prepare.ts";
 import { type ChildSettings, childSettings } from "./programs.ts";
 
 export interface PlatformOptions {
@@ -43,6 +50,7 @@ export class Platform {
   private readonly clock: Clock;
   private readonly children = new Map<ProgramName, ChildProgram>();
   private url = "";
+  private proxyPort = 0;
   private saving: Promise<void> = Promise.resolve();
   private stopping: Promise<void> | undefined;
   private reportFailure: (failure: ChildFailure) => void = () => {};
@@ -154,13 +162,20 @@ export class Platform {
     return { TENDON_URL: this.url, ...(caFile === undefined ? {} : { TENDON_CA_FILE: caFile }) };
   }
 
-  private proxySettings(): ChildSettings {
+  private async proxySettings(): Promise<ChildSettings> {
     const { environment } = this.options;
     const { variables } = this.dialSettings("TENDON_PROXY_KEY_FILE", "proxy.key");
-    variables.TENDON_PROXY_PORT = environment.TENDON_PROXY_PORT || "0";
+    variables.TENDON_PROXY_PORT = environment.TENDON_PROXY_PORT || String(await this.choosePort());
     variables.TENDON_PROXY_SEALING_KEY_FILE =
       environment.TENDON_PROXY_SEALING_KEY_FILE || this.path("proxy-sealing.key");
     return { variables, secrets: {} };
+  }
+
+  /** Sessions under way know the proxy by its address, so one that crashed comes back there if it can. */
+  private async choosePort(): Promise<number> {
+    const host = this.options.environment.TENDON_PROXY_HOST || "127.0.0.1";
+    this.proxyPort = await keptPort(host, this.proxyPort);
+    return this.proxyPort;
   }
 
   private get handAgentDir(): string {

@@ -1,5 +1,5 @@
 /** What has to hold before anything is started: a data directory of one's own, nobody else in it, a free port. */
-import { randomBytes } from "node:crypto";
+import { randomBytes, randomInt } from "node:crypto";
 import { existsSync } from "node:fs";
 import { chmod, mkdir, rename, rm, stat, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
@@ -19,6 +19,9 @@ import {
 /** Programs of a start that was killed stop by themselves; longer than this they are ended. */
 const LEFT_OVERS_WITHIN_MS = 12_000;
 const POLL_MS = 50;
+const FIRST_KEPT_PORT = 30_000;
+const LAST_KEPT_PORT = 32_768;
+const KEPT_PORT_TRIES = 20;
 
 /** Makes the directory with mode 0700. Throws a StartupError when it cannot be used. */
 export async function prepareDataDir({ path }: DataDir): Promise<void> {
@@ -130,6 +133,19 @@ export function findPort(host: string, port: number): Promise<number> {
       server.close(() => resolve(found));
     });
   });
+}
+
+/**
+ * For a program that may have to start again and be found: `former` if it is free, else one below those that the system
+ * gives to whoever asks for any, which nobody takes by chance while the program is away. 0: let it take any.
+ */
+export async function keptPort(host: string, former: number): Promise<number> {
+  for (let tries = 0; tries < KEPT_PORT_TRIES; tries += 1) {
+    const port = tries === 0 && former !== 0 ? former : randomInt(FIRST_KEPT_PORT, LAST_KEPT_PORT);
+    const found = await findPort(host, port).catch(() => 0);
+    if (found !== 0) return found;
+  }
+  return 0;
 }
 
 function portProblem(error: NodeJS.ErrnoException, host: string, port: number): string {

@@ -1,4 +1,5 @@
 /** The MCP servers of one session: which tools they have, and calls of these (X1, X3). */
+import { Backoff } from "../../kit/backoff.ts";
 import { type Clock, within } from "../../kit/clock.ts";
 import { failpoint } from "../../kit/failpoint.ts";
 import type { Lease } from "../lease.ts";
@@ -28,6 +29,9 @@ export type ListedServer =
 
 /** A dead or hanging server delays a turn by no more than this (R21 asks for less than 45 s). */
 const LIST_WITHIN_MS = 35_000;
+/** For a proxy that starts again, or has no room. */
+const RETRY_FOR_MS = 25_000;
+const RETRY = { firstMs: 100, maxMs: 3_000, resetAfterMs: Number.POSITIVE_INFINITY };
 const CANCEL_WITHIN_MS = 3_000;
 const UNKNOWN =
   "The connection to the platform's proxy broke while this call ran, so its outcome is not known: it may have run, in part or whole.";
@@ -87,21 +91,34 @@ export class McpServers {
     const { clock } = this.options;
     const limit = new AbortController();
     const client = this.client(name);
-    const asked = client.listTools(AbortSignal.any([signal, limit.signal]));
+    const asked = this.askForTools(client, AbortSignal.any([signal, limit.signal]));
     const late = () =>
       new McpProblem("mcp_connection_failed_error", `MCP server "${name}" did not answer in time`);
     try {
       const tools = await within(clock, LIST_WITHIN_MS, asked, late);
       return { name, tools, opened: client.opened };
     } catch (error) {
-      if (error instanceof McpProblem) return { name, problem: error };
-      return {
-        name,
-        problem: new McpProblem("proxy_unreachable", "the connection to the proxy broke", true),
-      };
+      return { name, problem: problemIn(error) };
     } finally {
       limit.abort();
       asked.catch(() => {});
+    }
+  }
+
+  /** Again while that may help, as calls are sent: a turn is not to go without tools because a proxy starts again. */
+  private async askForTools(client: McpServerClient, signal: AbortSignal): Promise<readonly McpTool[]> {
+    const { clock, proxyUrl } = this.options;
+    const backoff = new Backoff(clock, RETRY);
+    const endsAtMs = clock.monotonicMs() + RETRY_FOR_MS;
+    for (;;) {
+      try {
+        return await client.listTools(signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        const mayPass = proxyUrl !== "" && problemIn(error).mayPass;
+        if (!mayPass || clock.monotonicMs() > endsAtMs) throw error;
+        await clock.sleep(backoff.nextDelayMs(), signal);
+      }
     }
   }
 
@@ -127,6 +144,11 @@ export class McpServers {
     this.clients.set(name, client);
     return client;
   }
+}
+
+function problemIn(error: unknown): McpProblem {
+  if (error instanceof McpProblem) return error;
+  return new McpProblem("proxy_unreachable", "the connection to the proxy broke", true);
 }
 
 function failed(problem: McpProblem, wasSent: boolean): ProxiedOutcome {

@@ -1,4 +1,5 @@
 /** What the log says of MCP servers' tools: which lists a session works with, and which servers could not be had (pure). */
+import type { FailureOrigin } from "../../kit/errors.ts";
 import type { Event, EventInput } from "../../proto/gen/tendon/v1/event_pb.js";
 import { brainEvent } from "../brain-events.ts";
 import { isObject, objectsOf, parseObject, stringOf, stringsOf } from "../event-payload.ts";
@@ -7,6 +8,8 @@ import { type McpOpening, type McpTool, WITHOUT_SESSIONS } from "./mcp-server-cl
 import type { ListedServer } from "./mcp-servers.ts";
 
 export const TOOLS_LISTED = "brain.tools_listed";
+const AUTHENTICATION_FAILED = "mcp_authentication_failed_error";
+const CONNECTION_FAILED = "mcp_connection_failed_error";
 
 /** One batch: errors for people, and the record for whoever holds the session next. */
 export function listedEvents(
@@ -38,14 +41,47 @@ function errorEvent(
   { name, problem }: Extract<ListedServer, { problem: unknown }>,
   newId: () => string,
 ): EventInput {
-  const isAuthentication = problem.type === "mcp_authentication_failed_error";
-  const error = {
-    type: isAuthentication ? problem.type : "mcp_connection_failed_error",
-    message: problem.message,
-    mcp_server_name: name,
-    retry_status: { type: "retrying" },
-    ...originOfProblem(problem),
-  };
+  const isAuthentication = problem.type === AUTHENTICATION_FAILED;
+  const type = isAuthentication ? AUTHENTICATION_FAILED : CONNECTION_FAILED;
+  return serverError(name, { type, message: problem.message, ...originOfProblem(problem) }, newId);
+}
+
+/** What a call has met at a server that had told its tools before. */
+export interface McpTrouble extends FailureOrigin {
+  readonly type: string;
+  readonly message: string;
+}
+
+/** Of the result of a call; undefined where the way to the server was open. */
+export function troubleOf(event: Event): McpTrouble | undefined {
+  const { failure, content } = parseObject(event.payload);
+  if (!isObject(failure) || failure.part !== "upstream") return undefined;
+  const [first] = objectsOf(content);
+  const message = stringOf(first?.text);
+  switch (failure.reason) {
+    case "MCP_AUTHENTICATION_FAILED":
+      return { type: AUTHENTICATION_FAILED, message, part: "upstream", reason: failure.reason };
+    case "MCP_CONNECTION_FAILED":
+      return { type: CONNECTION_FAILED, message, part: "upstream", reason: failure.reason };
+    default:
+      return undefined;
+  }
+}
+
+/** For people and clients, who would see nothing but results that failed. */
+export function troubleEvents(troubles: ReadonlyMap<string, McpTrouble>, newId: () => string): EventInput[] {
+  return [...troubles].map(([server, trouble]) => serverError(server, trouble, newId));
+}
+
+/** The server's name, where the error is about one; else empty. */
+export function serverOfError(event: Event): string {
+  const { error } = parseObject(event.payload);
+  return isObject(error) ? stringOf(error.mcp_server_name) : "";
+}
+
+function serverError(name: string, trouble: McpTrouble, newId: () => string): EventInput {
+  const { type, message, part, reason } = trouble;
+  const error = { type, message, mcp_server_name: name, retry_status: { type: "retrying" }, part, reason };
   return brainEvent(newId(), "session.error", { error });
 }
 

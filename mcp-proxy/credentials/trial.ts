@@ -55,6 +55,11 @@ export async function tryCredential(deps: TrialDeps, credential: VersionedCreden
   const outcome = await deps.refresher.refresh(current, { refused: true, sessionId: "" });
   told(outcome, result);
   if (outcome.kind === "newer") await probe(deps, outcome.credential.opened, result);
+  else if (outcome.asked && !GONE.has(outcome.problem)) {
+    // The grant may be good all the same: whoever could say so could not be asked.
+    result.validity = CredentialValidity.UNKNOWN;
+    result.detail = `the destination refused the access token, which was not refreshed: ${outcome.problem}`;
+  }
   return result;
 }
 

@@ -31,6 +31,9 @@ export const HEARTBEAT_EVERY_MS = 5_000;
 /** Silence after which either side counts as gone; both find out within 30 s (H3). */
 export const HEARTBEAT_TIMEOUT_MS = 15_000;
 
+/** While no other is there, one that went is still told to harnesses so long: one that starts again is soon back there. */
+const BACK_WITHIN_MS = 60_000;
+
 const NO_PROXY: ReachableProxy = { url: "", web: { fetch: false, search: false } };
 
 export class ProxyConnections implements ProxyDirectory, Service {
@@ -40,6 +43,8 @@ export class ProxyConnections implements ProxyDirectory, Service {
   private elsewhere: readonly ReachableProxy[] = [];
   /** Other replicas to which proxies are connected. */
   private otherHolders: readonly string[] = [];
+  /** The one that went last. */
+  private gone: { readonly proxy: ReachableProxy; readonly atMs: number } | undefined;
   private ownUrls: readonly string[] = [];
   private sealingKeyId = "";
   private stopLooking: (() => void) | undefined;
@@ -75,15 +80,22 @@ export class ProxyConnections implements ProxyDirectory, Service {
   }
 
   remove(connection: ProxyConnection): void {
-    this.open.delete(connection);
+    const { url, web } = connection;
+    if (this.open.delete(connection))
+      this.gone = { proxy: { url, web }, atMs: this.deps.clock.monotonicMs() };
   }
 
   /** In turns; this replica's own first, whose connections it can see. */
   any(): ReachableProxy {
     const proxies = this.open.size > 0 ? [...this.open] : this.elsewhere;
     this.next += 1;
-    const { url, web } = proxies[this.next % proxies.length] ?? NO_PROXY;
+    const { url, web } = proxies[this.next % proxies.length] ?? this.lately() ?? NO_PROXY;
     return { url, web };
+  }
+
+  private lately(): ReachableProxy | undefined {
+    const { clock } = this.deps;
+    return this.gone && clock.monotonicMs() - this.gone.atMs < BACK_WITHIN_MS ? this.gone.proxy : undefined;
   }
 
   isAnyConnected(): boolean {

@@ -9,7 +9,7 @@ import * as brain from "../../harness/brain-events.ts";
 import { gaveUpEvents } from "../../harness/gave-up-events.ts";
 import { type ModelFailure, NO_USAGE } from "../../harness/loops/loop.ts";
 import { McpProblem } from "../../harness/mcp-client/mcp-problem.ts";
-import { listedEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
+import { listedEvents, troubleEvents } from "../../harness/mcp-client/mcp-tool-events.ts";
 import { GRADER_UNREADABLE } from "../../harness/outcome/outcome-events.ts";
 import { type CallVerdict, HIGH_RISK, NOT_JUDGED } from "../../harness/permission/call-verdict.ts";
 import { newSessionState } from "../../harness/session-state.ts";
@@ -134,6 +134,25 @@ const MAKERS: Readonly<Record<string, readonly Maker[]>> = {
     ],
     ["a proxy that is away", away("proxy_unreachable"), ["proxy PROXY_UNREACHABLE"]],
     ["a proxy that refuses", away("not_found_error"), ["proxy NOT_SENT"]],
+    [
+      "an MCP server that refuses a call",
+      () =>
+        troubleEvents(
+          new Map([
+            [
+              "notes",
+              {
+                type: "mcp_authentication_failed_error",
+                message: "no",
+                part: "upstream",
+                reason: "MCP_AUTHENTICATION_FAILED",
+              },
+            ],
+          ]),
+          newId,
+        ),
+      ["upstream MCP_AUTHENTICATION_FAILED"],
+    ],
   ],
   "harness/brain-events.ts": [
     ["a call that the model made up", invalidCall, ["model INVALID_TOOL_CALL"]],

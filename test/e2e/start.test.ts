@@ -6,7 +6,7 @@ import { dirname, join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { eventually } from "../kit/eventually.ts";
 import { promised } from "../kit/promised.ts";
-import { atOwnPort, Installation, type StartProcess } from "../kit/start-process.ts";
+import { atOwnPort, Installation, readProc, type StartProcess } from "../kit/start-process.ts";
 
 const STOP_WITHIN_MS = 10_000;
 
@@ -187,6 +187,20 @@ describe("npm start", () => {
     const { code, stdout, stderr } = await installation.startToEnd(["--once", "run: echo back-$((2+2))"]);
     expect({ code, stderr }).toMatchObject({ code: 0 });
     expect(stdout).toContain("back-4");
+  });
+
+  test("the proxy comes back at its address: sessions under way know it by that", async () => {
+    const proxy = () => installation.processes().find(({ command }) => command.includes("mcp-proxy.mjs"));
+    const portOf = (pid: number) => /TENDON_PROXY_PORT=[1-9]\d+/.exec(readProc(pid, "environ"))?.[0];
+    const { pid } = proxy()!;
+    const port = portOf(pid);
+    expect(port).toBeDefined();
+    process.kill(pid, "SIGKILL");
+    const next = await eventually(() => {
+      const found = proxy();
+      return found?.pid !== pid && found && portOf(found.pid);
+    });
+    expect(next).toBe(port);
   });
 });
 

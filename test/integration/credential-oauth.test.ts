@@ -217,6 +217,23 @@ describe("a refresh that fails", () => {
     expect((await home.vaults.getCredential({ credentialId })).credential!.refreshProblem).toBe("");
   });
 
+  test("leaves open whether a refused credential is good, unless the grant is gone", async () => {
+    const { home } = rig;
+    for (const [failWith, validity] of [
+      [{ status: 503, body: "" }, CredentialValidity.UNKNOWN],
+      [{ status: 400, body: '{"error":"invalid_grant"}' }, CredentialValidity.INVALID],
+    ] as const) {
+      const { credentialId, accessToken } = await grantOf({ endsInMs: 10 * MINUTE_MS });
+      far.expire(accessToken);
+      far.failWith = failWith;
+      expect(await home.vaults.validateCredential({ credentialId })).toMatchObject({
+        validity,
+        refreshStatus: "failed",
+        httpStatus: 401,
+      });
+    }
+  });
+
   test("does not follow a redirect with the refresh token, and takes no tokens that are none", async () => {
     const { need, credentialId } = await grantOf({ endsInMs: -1_000 });
     for (const [status, body] of [

@@ -22,10 +22,10 @@ beforeAll(async () => {
     script: ({ messages, tools = [] }) => {
       const last = JSON.stringify(messages.at(-1));
       const names = tools.map(({ name }) => name);
-      const wanted = /call (\w+)/.exec(last)?.[1];
-      if (wanted === undefined || last.includes("tool_result"))
+      const wanted = [...last.matchAll(/call (\w+)/g)].map(([, name]) => name);
+      if (wanted.length === 0 || last.includes("tool_result"))
         return turn([text(`Tools: ${names.join(" ")}.`)]);
-      return turn([toolUse(`mcp__notes__${wanted}`, { text: "grüße", n: 1 })]);
+      return turn(wanted.map((name) => toolUse(`mcp__notes__${name}`, { text: "grüße", n: 1 })));
     },
   });
   platform = await startDatabasePlatform({
@@ -183,6 +183,35 @@ describe("a turn with an MCP server", () => {
       },
     ]);
     expect(payloads(events, "agent.message")[0]!.content[0]!.text).toBe("Tools: .");
+  });
+
+  it("says once in a turn that a server refuses calls whose tools it has told before", async () => {
+    const sessionId = await talk("hello");
+    await idle(sessionId);
+    const say = async (words: string, idles: number) => {
+      await platform.client(SessionService).emitEvents({ sessionId, events: [said(words)] });
+      return idle(sessionId, idles);
+    };
+    mcp.answers = ({ headers }, response, { method }) => {
+      if (headers["mcp-session-id"] === undefined || method !== "tools/call") return false;
+      response.writeHead(401).end();
+      return true;
+    };
+    const refused = await say("call note, call look", 2).finally(() => {
+      mcp.answers = undefined;
+    });
+    const error = { type: "mcp_authentication_failed_error", mcp_server_name: "notes", part: "upstream" };
+    expect(payloads(refused, "session.error")).toMatchObject([{ error }]);
+    expect(payloads(refused, "agent.mcp_tool_result")).toMatchObject([
+      { is_error: true },
+      { is_error: true },
+    ]);
+    // Before the model hears of it.
+    const types = refused.map(({ type }) => type);
+    expect(types.indexOf("session.error")).toBe(types.lastIndexOf("span.model_request_start") - 1);
+    const mended = await say("call note", 3);
+    expect(payloads(mended, "agent.mcp_tool_result").at(-1)).toMatchObject({ is_error: false });
+    expect(payloads(mended, "session.error")).toHaveLength(1);
   });
 
   it("runs a call once when the harness dies before it has heard the result (R1, X1)", async () => {
