@@ -1,7 +1,11 @@
 /** Connections of sandboxes to the proxy, from a program in a hand to a handler of the proxy: relay, agent, server, proxy. */
 import { createHash } from "node:crypto";
 import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { SandboxConnection } from "../../mcp-proxy/tunnels/sandbox-connection.ts";
 import { NetworkMode } from "../../proto/gen/tendon/v1/environment_pb.js";
 import { HandService } from "../../proto/gen/tendon/v1/hand_service_pb.js";
 import { useDocker, whyNoDocker } from "../kit/docker.ts";
@@ -42,9 +46,10 @@ function program(after: string, host = "api.example:443"): string {
   return `node --input-type=module - <<'END_OF_PROGRAM'\n${script}\nEND_OF_PROGRAM`;
 }
 
-/** Tells when it stands, and then when it has ended, whichever way. */
+/** Tells when it stands, and then when it has ended, whichever way. A word from the other side kills it. */
 const WAIT_FOR_END = `
   socket.once("close", () => console.log("closed"));
+  socket.once("data", () => process.kill(process.pid, "SIGKILL"));
   socket.resume();
   socket.write("here");`;
 
@@ -67,15 +72,20 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
   });
   afterAll(() => rig?.stop());
 
-  /** A connection that stands; what the program prints once it has ended. */
-  async function standing(from: TunnelHand = hand, timeoutMs = 60_000) {
-    const before = rig.taken.length;
+  /** A connection that stands, as its program knows too; what the program prints once it has ended. */
+  async function standing(from: TunnelHand = hand) {
+    let stands: SandboxConnection | undefined;
     // As a server does: when the other side has ended, so does it.
-    rig.handle = ({ stream }) => stream.resume().once("end", () => stream.end());
-    const printed = from.bash(program(WAIT_FOR_END), timeoutMs);
+    rig.handle = (connection) =>
+      connection.stream
+        .once("data", () => {
+          stands = connection;
+        })
+        .once("end", () => connection.stream.end());
+    const printed = from.bash(program(WAIT_FOR_END));
     printed.catch(() => {});
-    const connection = await eventually(() => rig.taken[before], { withinMs: 60_000 });
-    return { printed, stream: connection.stream };
+    const { stream } = await eventually(() => stands);
+    return { printed, stream };
   }
 
   test("is opened for a host of a variable of its session, with what the server says of it", async () => {
@@ -126,25 +136,28 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
   });
 
   test("holds the program back when the proxy does not read, and the proxy when the program does not", async () => {
-    let stream: TunnelRig["taken"][number]["stream"] | undefined;
+    let stream: SandboxConnection["stream"] | undefined;
     rig.handle = (connection) => {
       stream = connection.stream;
     };
+    const inHand = (name: string) => join(rig.agentDataDir, "hands", hand.handId, "work", name);
     const printed = hand.bash(
       program(`
+        import { existsSync, writeFileSync } from "node:fs";
         let sent = 0;
-        // As much as there is room for, for so long as there is any within a second.
-        for (;;) {
-          const room = socket.write(Buffer.alloc(${MIB})) || await new Promise((resolve) => {
-            const stop = setTimeout(() => { socket.off("drain", go); resolve(false); }, 1000);
-            function go() { clearTimeout(stop); resolve(true); }
+        // As much as there is room for, until it is told that this is enough.
+        const isEnough = () => existsSync("enough");
+        while (sent < 64 && !isEnough()) {
+          const hasRoom = socket.write(Buffer.alloc(${MIB}));
+          writeFileSync("sent", String((sent += 1)));
+          if (hasRoom) continue;
+          await new Promise((resolve) => {
+            const looking = setInterval(() => isEnough() && go(), 20);
+            function go() { clearInterval(looking); socket.off("drain", go); resolve(); }
             socket.once("drain", go);
           });
-          if (!room) break;
-          sent += 1;
         }
-        sent += 1;
-        await new Promise((resolve) => socket.once("drain", resolve)); // the proxy reads: only now does it
+        writeFileSync("stopped", "");
         socket.end("end");
         console.log(sent);
         let got = 0;
@@ -157,16 +170,20 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     const flood = (async () => {
       for (; sent < 64; sent++) if (!open.write(Buffer.alloc(MIB))) await once(open, "drain");
     })();
-    let last = -1;
+    let last = "";
     await eventually(
-      () => {
-        const stands = sent === last;
-        last = sent;
+      async () => {
+        const now = `${sent} ${await readFile(inHand("sent"), "utf8")}`;
+        const stands = now === last;
+        last = now;
         return stands;
       },
       { everyMs: 1_500, withinMs: 60_000 },
     );
     expect(sent * MIB).toBeLessThan(MOST_ON_THE_WAY);
+    // Nobody has read yet when it stops.
+    await writeFile(inHand("enough"), "");
+    await eventually(() => existsSync(inHand("stopped")));
     let received = 0;
     open.on("data", (bytes: Buffer) => {
       received += bytes.length;
@@ -202,8 +219,9 @@ describe.skipIf(whyNoPrivateNetwork() !== undefined)("a sandbox's connection to 
     await rig.proxy.stop();
     expect(await first.printed).toBe("error ECONNRESET\nclosed\n");
     rig.proxy = await rig.startProxyAt(rig.vault.server);
-    // The program: at its time limit it is killed.
-    const second = await standing(hand, 1_000);
+    // The program is killed.
+    const second = await standing();
+    second.stream.write("die");
     await second.printed;
     await eventually(() => second.stream.destroyed && isEmpty(), SOON);
     // The connection to the server, as when the server dies.
