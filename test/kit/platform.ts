@@ -107,13 +107,15 @@ class TestPlatform implements Platform {
 
   async start(name: ProgramName, env: Readonly<Record<string, string>> = {}): Promise<RunningProgram> {
     const variables = { ...(await this.environmentOf(name)), ...this.options.env?.[name], ...env };
+    // The server may not have noticed yet that the one before has ended.
+    const former = this.programs.has(name) ? await this.instances(name).catch(() => []) : [];
     const program = startProgram(name, variables);
     this.programs.set(name, program);
     const died = program.ended.then((how) => {
       throw new Error(`${name} ended with ${how}`);
     });
     died.catch(() => {});
-    await Promise.race([this.whenReady(program), died]);
+    await Promise.race([this.whenReady(program, former), died]);
     return program;
   }
 
@@ -185,7 +187,14 @@ class TestPlatform implements Platform {
     }
   }
 
-  private async whenReady(program: RunningProgram): Promise<void> {
+  /** Those that are connected, as far as they have names. */
+  private async instances(name: ProgramName): Promise<string[]> {
+    if (name !== "harness" && name !== "mcp-proxy") return [];
+    const { harnesses, proxies } = await this.client(AdminService).getStatus({}, { deadlineMs: 5_000 });
+    return (name === "harness" ? harnesses : proxies).map(({ instanceId }) => instanceId);
+  }
+
+  private async whenReady(program: RunningProgram, former: readonly string[]): Promise<void> {
     const within = { withinMs: READY_WITHIN_MS };
     if (program.name === "server") {
       this.port = Number(await eventually(() => /"port":(\d+)/.exec(program.log())?.[1], within));
@@ -197,11 +206,10 @@ class TestPlatform implements Platform {
       await eventually(() => this.client(AdminService).getStatus({}, { deadlineMs: 5_000 }), within);
       return;
     }
-    const admin = this.client(AdminService);
     await eventually(async () => {
-      const { harnesses, proxies, handAgentsOnline } = await admin.getStatus({}, { deadlineMs: 5_000 });
-      if (program.name === "harness") return harnesses.length > 0;
-      if (program.name === "mcp-proxy") return proxies.length > 0;
+      if (program.name !== "hand-agent")
+        return (await this.instances(program.name)).some((id) => !former.includes(id));
+      const { handAgentsOnline } = await this.client(AdminService).getStatus({}, { deadlineMs: 5_000 });
       return handAgentsOnline > 0;
     }, within);
   }
