@@ -15,9 +15,13 @@ export class McpProblem extends Error {
   }
 }
 
+/** Begins the word for an answer that is not in the proxy's words: it passed on what it was given. */
+const FOREIGN = "http_";
+
 /** Where it failed, for the log. */
 export function originOfProblem({ type }: McpProblem): FailureOrigin {
-  if (type === "mcp_connection_failed_error") return { part: "upstream", reason: "MCP_CONNECTION_FAILED" };
+  if (type === "mcp_connection_failed_error" || type.startsWith(FOREIGN))
+    return { part: "upstream", reason: "MCP_CONNECTION_FAILED" };
   if (type === "mcp_authentication_failed_error")
     return { part: "upstream", reason: "MCP_AUTHENTICATION_FAILED" };
   if (type === "proxy_unreachable") return { part: "proxy", reason: "PROXY_UNREACHABLE" };
@@ -27,10 +31,11 @@ export function originOfProblem({ type }: McpProblem): FailureOrigin {
 const PASSING = new Set(["rate_limit_error", "overloaded_error"]);
 
 /** Of an answer that is no 2xx. */
-export function problemOf(status: number, text: string): McpProblem {
-  const { type, message } = errorOf(text);
-  const word = type ?? `http_${status}`;
-  return new McpProblem(word, message ?? `the proxy answered ${status}`, PASSING.has(word));
+export function problemOf(status: number, body: string): McpProblem {
+  const { type, message } = errorOf(body);
+  const word = type ?? `${FOREIGN}${status}`;
+  const text = message ?? `the MCP server, or something on the way to it, answered ${status}`;
+  return new McpProblem(word, text, PASSING.has(word));
 }
 
 function errorOf(text: string): { type?: string; message?: string } {

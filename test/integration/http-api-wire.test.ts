@@ -4,10 +4,14 @@ import { type IncomingMessage, request } from "node:http";
 import { text } from "node:stream/consumers";
 import Anthropic from "@anthropic-ai/sdk";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { newId } from "../../kit/ids.ts";
 import { AdminService, Role } from "../../proto/gen/tendon/v1/admin_service_pb.js";
 import { AgentService } from "../../proto/gen/tendon/v1/agent_service_pb.js";
+import { HarnessService } from "../../proto/gen/tendon/v1/harness_service_pb.js";
+import { SessionService } from "../../proto/gen/tendon/v1/session_service_pb.js";
 import { eventually } from "../kit/eventually.ts";
 import { createTestDatabase, type TestDatabase } from "../kit/postgres.ts";
+import { ScriptedHarness } from "../kit/scripted-harness.ts";
 import { startServer, type TestServer } from "../kit/server.ts";
 import { REFUSED } from "./fixtures/refused-fields.ts";
 
@@ -171,6 +175,37 @@ describe("sessions over HTTP", () => {
       error: { error: { details: { reason: "SESSION_RUNNING" } } },
     });
     expect((await sessions.update(session, { title: "t", agent: { tools: [] } })).title).toBe("t");
+  });
+
+  it("that wait for an answer run from the moment at which they have it, also before a brain has come to them", async () => {
+    const { id } = await newAgent();
+    const { sessions } = client.beta;
+    const key = await server.localKey("harness");
+    const brain = new ScriptedHarness(server.client(HarnessService, key));
+    const content = [{ type: "text" as const, text: "go" }];
+    const message = { type: "user.message" as const, content };
+    const { id: sessionId } = await sessions.create({
+      agent: id,
+      environment_id: environment,
+      initial_events: [message],
+    });
+    const assignment = await brain.assigned(sessionId);
+    const call = { id: newId("event"), type: "agent.custom_tool_use", payload: '{"name":"ask","input":{}}' };
+    const stop_reason = { type: "requires_action", event_ids: [call.id] };
+    const idle = { type: "session.status_idle", payload: JSON.stringify({ stop_reason }) };
+    const { lease } = assignment;
+    await server.client(SessionService, key).emitEvents({ sessionId, events: [call, idle], lease });
+    brain.release(assignment);
+    await brain.leave();
+    const status = async () => (await sessions.retrieve(sessionId)).status;
+    await sessions.events.send(sessionId, { events: [message] });
+    expect(await status()).toBe("idle");
+    const answer = { type: "user.custom_tool_result" as const, custom_tool_use_id: call.id, content };
+    await sessions.events.send(sessionId, { events: [answer] });
+    expect(await status()).toBe("running");
+    await expect(sessions.update(sessionId, { agent: { tools: [TOOLSET] } })).rejects.toMatchObject({
+      error: { error: { details: { reason: "SESSION_RUNNING" } } },
+    });
   });
 
   it("have a budget that clients can read, or none, and limits of our own apart", async () => {

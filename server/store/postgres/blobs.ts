@@ -253,8 +253,8 @@ async function purge(transaction: Transaction, untouchedMs: number): Promise<boo
   if (blobId === undefined) return false;
   // Whoever still writes to it finds it gone, or waits for this and then finds it gone.
   await transaction.query(
-    `delete from blob_chunks where blob_id = $1 and number in (
-       select number from blob_chunks where blob_id = $1 order by number desc limit ${PURGE_CHUNKS})`,
+    `delete from blob_chunks where blob_id = $1 and number = any(array(
+       select number from blob_chunks where blob_id = $1 order by number desc limit ${PURGE_CHUNKS}))`,
     [blobId],
   );
   await transaction.query(

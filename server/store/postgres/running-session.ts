@@ -1,4 +1,5 @@
 /** Whether a brain works on a session, or is about to. */
+import { hasTurnBegun, MOST_TURN_EVENTS, TURN_EVENTS, type TurnEvent } from "../begun-turn.ts";
 import type { SessionRecord } from "../sessions.ts";
 import type { Transaction } from "./transaction.ts";
 
@@ -21,23 +22,21 @@ export async function isRunning(
   return rows[0]?.taken ?? false;
 }
 
-const IDLE = "session.status_idle";
-/** What a turn begins with. */
-const BEGINS = ["user.message", "user.define_outcome"];
-/** What is said to a session that rests for these reasons waits for something else. */
-const WAITS: ReadonlySet<string> = new Set(["requires_action", "budget_reached"]);
-
 /** Whether a turn has begun: it has from the moment the session is told something, whether or not a brain has come to it. */
 export async function hasBegun(
   transaction: Transaction,
   { sessionId, status, stopReason, hasWork }: SessionRecord,
 ): Promise<boolean> {
   if (status !== "idle") return true;
-  if (!hasWork || WAITS.has(stopReason)) return false;
-  const { rows } = await transaction.query<{ type: string }>(
-    "select type from events where session_id = $1 and type = any($2) order by position desc limit 1",
-    [sessionId, [IDLE, ...BEGINS]],
+  if (!hasWork || stopReason === "budget_reached") return false;
+  // Of results and messages, which may be large, nothing else matters.
+  const { rows } = await transaction.query<TurnEvent>(
+    `select type, case
+         when answers is not null then json_build_object('tool_use_id', answers, 'custom_tool_use_id', answers)::text
+         when type in ('user.message', 'user.define_outcome') then '' else payload end as payload
+     from events where session_id = $1 and type = any($2) and thread_id = ''
+     order by position desc limit ${MOST_TURN_EVENTS}`,
+    [sessionId, TURN_EVENTS],
   );
-  const [newest] = rows;
-  return newest !== undefined && newest.type !== IDLE;
+  return hasTurnBegun(rows, stopReason === "requires_action");
 }

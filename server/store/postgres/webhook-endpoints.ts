@@ -206,11 +206,11 @@ async function update(
   return toEndpoint((await findRow(transaction, endpointId, undefined))!);
 }
 
-/** Who has a lane locked is about to decide by itself when it is due. */
+/** Who has a lane locked is about to decide by itself when it is due. Looked for once, not again for each lane: hence the array. */
 async function makeDue(transaction: Transaction, endpointId: string): Promise<void> {
   await transaction.query(
-    `update webhook_lanes set due_at = clock_timestamp() where endpoint_id = $1 and lane in (
-       select lane from webhook_lanes where endpoint_id = $1 and claim_id is null for update skip locked)`,
+    `update webhook_lanes set due_at = clock_timestamp() where endpoint_id = $1 and lane = any(array(
+       select lane from webhook_lanes where endpoint_id = $1 and claim_id is null for update skip locked))`,
     [endpointId],
   );
 }
