@@ -18,7 +18,9 @@ import {
 } from "../kit/gvisor.ts";
 import { textOf, toolCaller } from "../kit/tool-caller.ts";
 
-const BOUNDED = [PARTS.lifeOfAHand, PARTS.processes, PARTS.files];
+// What starts many programs is for the whole run: the runsc of 2022 that Debian has breaks off about one in a thousand
+// connections into a container, before the program there has begun (docs/docker-hands.md).
+const BOUNDED = [PARTS.lifeOfAHand, PARTS.files];
 
 const skip = whyNoGvisor();
 let engine: TestEngine;
