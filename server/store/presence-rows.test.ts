@@ -1,25 +1,17 @@
 import { expect, test } from "vitest";
+import { gate } from "../../test/kit/execution-stream.ts";
 import { PresenceRows } from "./presence-rows.ts";
-
-function withResolvers() {
-  let resolve = () => {};
-  const promise = new Promise<void>((settle) => {
-    resolve = settle;
-  });
-  return { promise, resolve };
-}
 
 /** Work that ends when it is told to. */
 function held(done: string[], what: string) {
-  const { promise: end, resolve: letGo } = withResolvers();
-  const { promise: begun, resolve: begins } = withResolvers();
+  const [begun, end] = [gate<void>(), gate<void>()];
   const work = async () => {
     done.push(`begins to ${what}`);
-    begins();
-    await end;
+    begun.open();
+    await end.opened;
     done.push(what);
   };
-  return { work, begun, letGo };
+  return { work, begun: begun.opened, letGo: () => end.open() };
 }
 
 test("the end of an old connection leaves the row of a newer one, also of one that is just being written (H3)", async () => {

@@ -17,6 +17,8 @@ import { ProgramRun } from "./program-run.ts";
 /** When a container ends, all connections into it do. */
 const TOGETHER_WITHIN_MS = 300;
 const TOLD_WITHIN_MS = 2_000;
+/** For an engine, or a runtime below it, that does not answer: takes 50-80 ms where they do. */
+const EXEC_WITHIN_MS = 60_000;
 const ASK_AGAIN_MS = 50;
 
 export interface ContainerLinkOptions {
@@ -146,8 +148,15 @@ export class ContainerLink {
   private async openLane(): Promise<Lane> {
     const { engine, containerId, workdir, outputsDir, clock } = this.options;
     const argv = ["/bin/sh", "-c", LANE_SCRIPT, "tendon-lane", workdir, outputsDir];
-    const stream = await engine.exec(containerId, { argv, workdir: "/" });
-    return Lane.open(stream, { clock });
+    const asked = engine.exec(containerId, { argv, workdir: "/" });
+    const late = () => new HandError("the engine did not start a shell in the container in time");
+    try {
+      return await Lane.open(await within(clock, EXEC_WITHIN_MS, asked, late), { clock });
+    } catch (error) {
+      // One that comes all the same is nobody's.
+      void asked.then((stream) => stream.destroy()).catch(() => {});
+      throw error;
+    }
   }
 
   /** One order, because a hand waits for it. */
